@@ -1,0 +1,37 @@
+# setup   a virtual environment in .venv with the pinned versions (once)
+# demo    the first ablation at its small budget, ending in a verdict table
+# test    every test;  check  the same without the slow ones;  lint  ruff
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+WORKERS ?= 2
+
+# One thread per process: several processes share the cores, and sums are then the same bit for bit. Tests see no GPU.
+TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 CUDA_VISIBLE_DEVICES= TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 MPLBACKEND=Agg
+
+.PHONY: setup demo test check lint clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "$(PYTHON) is $$($(PYTHON) --version 2>&1 || true); this project needs Python 3.11 or newer." \
+	       "Install one and name it: make $(MAKECMDGOALS) PYTHON=python3.11" >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@touch $@
+
+demo: $(STAMP)
+	$(BIN)/ablate ablation=length_bias budget=demo
+
+test: $(STAMP)
+	$(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
+check: $(STAMP)
+	$(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow"
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+
+clean:
+	rm -rf .venv .pytest_cache .ruff_cache dist
