@@ -1,0 +1,83 @@
+"""From a composed config to the objects that a run is made of: the edge where configuration ends and plain arguments begin."""
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from ablations import grpo, identity
+from ablations.contradictions import Refused
+from ablations.knobs.call import needs
+
+ROWS = {"group", "lengths", "truncated", "mask", "parts", "part_weights", "total", "correct", "fillers", "kept", "logp_old", "logp_sampler"}
+ROWS |= {"entropies", "step_ends", "step_rewards", "texts", "problems"}
+ANSWERS = {"grades", "texts", "lengths", "truncated", "group", "generator"}
+TOKENS = ROWS | {"rewards", "advantage", "advantages", "counted", "logp", "logp_ref"}
+
+# What each room's function may ask for by parameter name.
+OFFERED: dict[str, set[str]] = {
+    "transform": {"rewards", "truncated"},
+    "combine": {"parts", "weights", "rewards", "normalise"},
+    "baseline": ROWS | {"rewards"},
+    "scale": ROWS | {"rewards", "centred"},
+    "credit": ROWS | {"advantage"},
+    "whiten": ROWS | {"advantage", "advantages"},
+    "ratio": TOKENS | {"masks", "chosen"},
+    "surrogate": TOKENS | {"masks", "chosen", "ratio"},
+    "correction": TOKENS | {"masks", "chosen", "ratio"},
+    "kl": TOKENS | {"masks", "chosen", "ratio"},
+    "aggregate": {"mask", "counted", "group"},
+    "aggregate_kl": {"mask", "counted", "group"},
+    "aggregate_entropy": {"mask", "counted", "group"},
+}
+
+
+def register_resolvers() -> None:
+    """The few functions that the yaml files use: ${mod:7,2}, ${mul:60,2}, ${results_folder:}."""
+    for name, function in {
+        "mod": lambda a, b: int(a) % int(b),
+        "mul": lambda *numbers: functools.reduce(lambda a, b: a * b, map(int, numbers), 1),
+        "results_folder": identity.results_folder,
+    }.items():
+        OmegaConf.register_new_resolver(name, function, replace=True)
+
+
+def knobs(cfg: DictConfig) -> grpo.Knobs:
+    """The chosen option of every room. Raises Refused where an option is bound to settings it lacks or asks for what there is not."""
+    chosen = {room: cfg.get(room) for room in grpo.Knobs._fields}
+    for room in ("aggregate_kl", "aggregate_entropy"):
+        chosen[room] = chosen[room] or cfg.aggregate
+    built = grpo.Knobs(**{room: instantiate(node, _convert_="all") for room, node in chosen.items()})
+    if not built.reward:
+        raise Refused("reward has no part; name at least one, for example reward=correctness.")
+    for room, function in _functions(built):
+        _check(room, function)
+    return built
+
+
+def _functions(built: grpo.Knobs) -> list[tuple[str, Callable]]:
+    functions = [(room, getattr(built, room)) for room in OFFERED]
+    functions += [(f"reward.{name}", entry["part"]) for name, entry in built.reward.items()]
+    functions += [(f"tokens.{name}", rule) for name, rule in built.tokens.items()]
+    return [*functions, ("keep", built.keep.rule)]
+
+
+def _check(room: str, function: Callable) -> None:
+    offered = OFFERED.get(room) or {"reward": ANSWERS, "tokens": TOKENS | {"masks"}, "keep": {"rewards", "group"}}[room.split(".")[0]]
+    try:
+        wanted = needs(function)
+    except TypeError as error:
+        raise Refused(f"{room}: {error}") from None
+    if strange := sorted(set(wanted) - offered):
+        raise Refused(
+            f"{room}: its function asks for {', '.join(strange)}; in this room it can have {', '.join(sorted(offered))}. "
+            "Rename the parameter, or set it in the option's yaml."
+        )
+
+
+def plain(cfg: DictConfig) -> dict[str, Any]:
+    """The config, resolved, as plain dictionaries without Hydra's own part."""
+    resolved: Mapping[str, Any] = OmegaConf.to_container(cfg, resolve=True)
+    return {str(key): value for key, value in resolved.items() if key != "hydra"}

@@ -1,0 +1,144 @@
+"""The metrics of a run. Every mean is one sum over one count of the whole batch, so micro-batches cannot move it.
+
+Names and units stand in README's table. A metric that is undefined (the length of incorrect answers where all are correct) is left out
+of the row: it is neither 0 nor NaN.
+"""
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ablations.knobs import group as groups
+from ablations.knobs import kl as estimators
+
+
+class Lazy(Mapping):
+    """A batch with some entries computed only when a knob asks for them, and then once."""
+
+    def __init__(self, values: Mapping[str, Any], lazily: Mapping[str, Callable]):
+        self._values, self._lazily = dict(values), lazily
+
+    def __getitem__(self, name: str):
+        if name not in self._values:
+            self._values[name] = self._lazily[name]()
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values.keys() | self._lazily.keys())
+
+    def __len__(self) -> int:
+        return len(self._values.keys() | self._lazily.keys())
+
+
+def mean_where(values: Tensor, where: Tensor) -> dict[str, Tensor]:
+    """sum(values at where) / count(where) as {"": number}, or {} where nothing counts. values, where: the same shape."""
+    count = where.sum()
+    return {"": torch.where(where, values.double(), 0.0).sum() / count} if count else {}
+
+
+def rollout_metrics(lengths, ended, correct, fillers, rewards, group, max_new_tokens: int) -> dict[str, float]:
+    """What was sampled, before any group is filtered out.
+
+    lengths (N,) tokens, the end token counted; ended (N,) bool; correct (N,) 1, 0 or NaN for an answer that could not be graded;
+    fillers (N,) tokens; rewards (N,) NaN = unscored; group (N,).
+    """
+    everything = torch.ones_like(ended)
+    right, wrong = correct == 1, correct == 0
+    flags = groups.zero_advantage_groups(rewards, group)
+    pooled, within = groups.spread(rewards, group)
+    row = _named("accuracy/train", right, right | wrong)
+    row |= _named("length/mean", lengths, everything) | {"length/min": lengths.min(), "length/max": lengths.max()}
+    row |= _named("length/correct", lengths, right) | _named("length/incorrect", lengths, wrong)
+    if "length/correct" in row and "length/incorrect" in row:
+        row["length/gap"] = row["length/incorrect"] - row["length/correct"]
+    row |= _named("length/ended", lengths, ended) | _named("length/truncated_share", ~ended, everything)
+    row |= _named("fillers/mean", fillers, everything) | _named("fillers/incorrect", fillers, wrong)
+    row |= {"reward/std_pooled": pooled, "reward/std_within_group": within, "reward/unscored": torch.isnan(rewards).sum()}
+    row |= {"groups/zero_advantage": flags.zero.double().mean(), "groups/all_right": flags.all_right.double().mean()}
+    row |= {"groups/all_wrong": flags.all_wrong.double().mean()}
+    if (right | wrong).all():
+        row["groups/zero_advantage_predicted"] = groups.predicted_zero_advantage(correct, group)
+    row |= {"samples/generated": len(lengths), "tokens/generated": lengths.sum()}
+    return {name: float(value) for name, value in row.items()}
+
+
+def batch_metrics(batch: Mapping[str, Any]) -> dict[str, float]:
+    """What the update will see. batch: as `ablations.grpo.prepare` makes it."""
+    mask, rewards = batch["mask"], batch["rewards"]
+    row = _named("reward/mean", rewards, ~torch.isnan(rewards))
+    for k, name in enumerate(batch["part_names"]):
+        part = batch["parts"][:, k]
+        row |= _named(f"reward/part/{name}", part, ~torch.isnan(part))
+    row |= _named("entropy/mean", batch["entropies"], mask) | _named("surprisal/mean", -batch["logp_sampler"], mask)
+    if "logp_ref" in batch:
+        pair = {"logp": batch["logp_old"], "logp_ref": batch["logp_ref"], "log_ratio_clamp": None, "value_clamp": None}
+        row |= _named("kl/k1", estimators.k1(**pair), mask) | _named("kl/k3", estimators.k3(**pair), mask)
+    return {name: float(value) for name, value in row.items()}
+
+
+def trust_band(surrogate: Callable) -> tuple[float, float] | None:
+    """The ratios between which the surrogate does not clip, read from its settings; None for one that never clips."""
+    settings = getattr(surrogate, "keywords", None) or vars(surrogate) if not isinstance(surrogate, type) else {}
+    if settings.get("eps_low") is not None and settings.get("eps_high") is not None:
+        return 1 - settings["eps_low"], 1 + settings["eps_high"]
+    if settings.get("upper") is not None:
+        return settings.get("lower") or 0.0, settings["upper"]
+    return None
+
+
+class UpdateTally:
+    """Collects the metrics of all optimiser steps on one rollout: sums and counts, reduced once at the end."""
+
+    def __init__(self, surrogate: Callable):
+        self.band = trust_band(surrogate)
+        self.steps, self.norm, self.lr = 0, 0.0, 0.0
+        self.losses = dict.fromkeys(("total", "policy", "kl", "entropy"), 0.0)
+        self.tokens = self.low = self.high = self.outside = 0
+        self.extremes = (float("inf"), -float("inf"))
+        self.first_deviation = 0.0
+
+    def add(self, value: Tensor, parts: Mapping[str, Tensor], batch: Mapping[str, Any], logp: Tensor) -> None:
+        """One micro-batch. parts: what `ablations.grpo.loss` returned; logp: (N, T)."""
+        mask = batch["masks"].policy
+        for name, part in {"total": value, **parts}.items():
+            if name in self.losses:
+                self.losses[name] += float(part.detach())
+        ratio = parts["ratio"][mask]
+        if not len(ratio):
+            return
+        self.extremes = (min(self.extremes[0], float(ratio.min())), max(self.extremes[1], float(ratio.max())))
+        if self.steps == 0:
+            gap = torch.where(mask, logp.detach() - batch["logp_old"], 0.0)
+            self.first_deviation = max(self.first_deviation, float(torch.expm1(gap).abs().max()))
+        self.tokens += len(ratio)
+        if self.band:
+            advantages = batch["advantages"][mask]
+            below, above = ratio < self.band[0], ratio > self.band[1]
+            self.low += int((below & (advantages < 0)).sum())
+            self.high += int((above & (advantages > 0)).sum())
+            self.outside += int((below | above).sum())
+
+    def close(self, norm: float, lr: float) -> None:
+        """End of one optimiser step."""
+        self.steps, self.norm, self.lr = self.steps + 1, self.norm + norm, lr
+
+    def metrics(self) -> dict[str, float]:
+        """Losses and gradient norm are means over the optimiser steps; clip fractions are shares of all trained tokens."""
+        row = {f"loss/{name}": value / self.steps for name, value in self.losses.items()}
+        row |= {"gradient/norm": self.norm / self.steps, "learning_rate": self.lr}
+        if self.tokens:
+            row |= {"ratio/min": self.extremes[0], "ratio/max": self.extremes[1]}
+            row |= {"ratio/first_update_deviation": self.first_deviation}
+            shares = {"clip/binding_low": self.low, "clip/binding_high": self.high, "clip/outside": self.outside}
+            row |= {name: count / self.tokens for name, count in shares.items()}
+        return row
+
+
+def _named(name: str, values: Tensor, where: Tensor) -> dict[str, Tensor]:
+    return {name + suffix: value for suffix, value in mean_where(values, where).items()}
+
+
+as_floats = functools.partial(torch.tensor, dtype=torch.float64)
