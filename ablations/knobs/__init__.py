@@ -1,0 +1,1 @@
+"""The design choices: one pure function per option, torch only."""
