@@ -1,7 +1,9 @@
-"""From a composed config to the objects that a run is made of: the edge where configuration ends and plain arguments begin."""
+"""From a composed config to the objects that a run is made of: the edge where configuration ends and plain arguments
+begin."""
 
 import functools
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from hydra.utils import instantiate
@@ -11,7 +13,25 @@ from ablations import grpo, identity
 from ablations.contradictions import Refused
 from ablations.knobs.call import needs
 
-ROWS = {"group", "lengths", "truncated", "mask", "parts", "part_weights", "total", "correct", "fillers", "kept", "logp_old", "logp_sampler"}
+PACKAGE = Path(__file__).resolve().parent
+CONF = (
+    PACKAGE / "conf" if (PACKAGE / "conf").is_dir() else PACKAGE.parent / "conf"
+)  # a wheel carries it inside the package
+
+ROWS = {
+    "group",
+    "lengths",
+    "truncated",
+    "mask",
+    "parts",
+    "part_weights",
+    "total",
+    "correct",
+    "fillers",
+    "kept",
+    "logp_old",
+    "logp_sampler",
+}
 ROWS |= {"entropies", "step_ends", "step_rewards", "texts", "problems"}
 ANSWERS = {"grades", "texts", "lengths", "truncated", "group", "generator"}
 TOKENS = ROWS | {"rewards", "advantage", "advantages", "counted", "logp", "logp_ref"}
@@ -22,8 +42,8 @@ OFFERED: dict[str, set[str]] = {
     "combine": {"parts", "weights", "rewards", "normalise"},
     "baseline": ROWS | {"rewards"},
     "scale": ROWS | {"rewards", "centred"},
-    "credit": ROWS | {"advantage"},
-    "whiten": ROWS | {"advantage", "advantages"},
+    "credit": ROWS | {"rewards", "advantage"},
+    "whiten": ROWS | {"rewards", "advantage", "advantages"},
     "ratio": TOKENS | {"masks", "chosen"},
     "surrogate": TOKENS | {"masks", "chosen", "ratio"},
     "correction": TOKENS | {"masks", "chosen", "ratio"},
@@ -45,7 +65,8 @@ def register_resolvers() -> None:
 
 
 def knobs(cfg: DictConfig) -> grpo.Knobs:
-    """The chosen option of every room. Raises Refused where an option is bound to settings it lacks or asks for what there is not."""
+    """The chosen option of every room. Raises Refused where an option is bound to settings it lacks or asks for what
+    there is not."""
     chosen = {room: cfg.get(room) for room in grpo.Knobs._fields}
     for room in ("aggregate_kl", "aggregate_entropy"):
         chosen[room] = chosen[room] or cfg.aggregate
@@ -65,14 +86,18 @@ def _functions(built: grpo.Knobs) -> list[tuple[str, Callable]]:
 
 
 def _check(room: str, function: Callable) -> None:
-    offered = OFFERED.get(room) or {"reward": ANSWERS, "tokens": TOKENS | {"masks"}, "keep": {"rewards", "group"}}[room.split(".")[0]]
+    offered = (
+        OFFERED.get(room)
+        or {"reward": ANSWERS, "tokens": TOKENS | {"masks"}, "keep": {"rewards", "group"}}[room.split(".")[0]]
+    )
     try:
         wanted = needs(function)
     except TypeError as error:
         raise Refused(f"{room}: {error}") from None
     if strange := sorted(set(wanted) - offered):
         raise Refused(
-            f"{room}: its function asks for {', '.join(strange)}; in this room it can have {', '.join(sorted(offered))}. "
+            f"{room}: its function asks for {', '.join(strange)}; in this room it can have "
+            f"{', '.join(sorted(offered))}. "
             "Rename the parameter, or set it in the option's yaml."
         )
 

@@ -1,4 +1,5 @@
-"""Settings that cannot mean what they say: refused in one sentence before any model loads; and arms that cannot differ: warned about."""
+"""Settings that cannot mean what they say: refused in one sentence before any model loads; and arms that cannot
+differ: warned about."""
 
 import os
 import tempfile
@@ -7,8 +8,22 @@ from pathlib import Path
 from typing import Any
 
 GROUP_STATISTICS = {"group_mean", "leave_one_out", "opo", "best_minus_second", "group_std", "max_rl"}
-NEEDS_POSITIVE = ("rollout.prompts", "rollout.group_size", "rollout.max_new_tokens", "update.epochs", "update.minibatches")
-NOT_NEGATIVE = ("beta", "steps", "surrogate.eps_low", "surrogate.eps_high", "scale.eps", "evaluate.problems", "evaluate.every")
+NEEDS_POSITIVE = (
+    "rollout.prompts",
+    "rollout.group_size",
+    "rollout.max_new_tokens",
+    "update.epochs",
+    "update.minibatches",
+)
+NOT_NEGATIVE = (
+    "beta",
+    "steps",
+    "surrogate.eps_low",
+    "surrogate.eps_high",
+    "scale.eps",
+    "evaluate.problems",
+    "evaluate.every",
+)
 
 
 class Refused(ValueError):
@@ -44,11 +59,15 @@ def refuse(config: Mapping[str, Any]) -> None:
     rows = config["rollout"]["prompts"] * config["rollout"]["group_size"]
     if config["update"]["minibatches"] > rows:
         raise Refused(
-            f"update.minibatches is {config['update']['minibatches']}, but a rollout has {rows} answers; set it to {rows} or less."
+            f"update.minibatches is {config['update']['minibatches']}, but a rollout has {rows} answers; set it "
+            f"to {rows} or less."
         )
     folder = value(config, "base.folder")
     if folder and not Path(folder).is_dir():
-        raise Refused(f"base.folder is {folder}, and there is no such folder; give the folder of a saved policy, or choose base=rambling.")
+        raise Refused(
+            f"base.folder is {folder}, and there is no such folder; give the folder of a saved policy, or choose "
+            "base=rambling."
+        )
 
 
 def _refuse_small_groups(config: Mapping[str, Any]) -> None:
@@ -57,7 +76,8 @@ def _refuse_small_groups(config: Mapping[str, Any]) -> None:
         name = option(config, room)
         if size < 2 and name in GROUP_STATISTICS:
             raise Refused(
-                f"rollout.group_size is {size}; {room}={name} needs at least 2 answers per prompt, because it is a statistic of the group. "
+                f"rollout.group_size is {size}; {room}={name} needs at least 2 answers per prompt, because it is "
+                "a statistic of the group. "
                 f"Set rollout.group_size=2 or more, or choose {room}={'batch_mean' if room == 'baseline' else 'none'}."
             )
 
@@ -66,15 +86,19 @@ def _refuse_kl(config: Mapping[str, Any]) -> None:
     beta, place = config["beta"], config["placement"]
     somewhere = place["in_loss"] or place["before_baseline"] or place["to_go"]
     if beta > 0 and not somewhere:
-        raise Refused(f"beta is {beta} but placement is none, so no KL would be used; set placement=loss (or another), or beta=0.")
+        raise Refused(
+            f"beta is {beta} but placement is none, so no KL would be used; set placement=loss (or another), or beta=0."
+        )
     if config["reference"]["sync_every"] and (beta == 0 or not somewhere):
         raise Refused(
-            f"reference.sync_every is {config['reference']['sync_every']} but no KL is used (beta {beta}), so the reference would have no "
+            f"reference.sync_every is {config['reference']['sync_every']} but no KL is used (beta {beta}), so the "
+            "reference would have no "
             "effect; set beta above 0 with a placement, or reference=fixed."
         )
     if beta > 0 and place["before_baseline"] and option(config, "combine") == "normalise_each_then_sum":
         raise Refused(
-            "placement=reward_before_baseline subtracts the KL from one total reward, but combine=normalise_each_then_sum has one reward "
+            "placement=reward_before_baseline subtracts the KL from one total reward, but "
+            "combine=normalise_each_then_sum has one reward "
             "per part; choose placement=loss, or combine=sum_then_normalise."
         )
 
@@ -83,11 +107,14 @@ def _refuse_sampling(config: Mapping[str, Any]) -> None:
     rollout = config["rollout"]
     if rollout["top_p"] != 1 or rollout["top_k"] != 0:
         raise Refused(
-            f"rollout.top_p is {rollout['top_p']} and rollout.top_k is {rollout['top_k']}; training samples from the full distribution, since "
+            f"rollout.top_p is {rollout['top_p']} and rollout.top_k is {rollout['top_k']}; training samples from "
+            "the full distribution, since "
             "truncated sampling renormalises the old log-probabilities and not the new ones. Leave them at 1 and 0."
         )
     if not rollout["temperature"] > 0:
-        raise Refused(f"rollout.temperature is {rollout['temperature']}; training needs a temperature above 0, for example 1.")
+        raise Refused(
+            f"rollout.temperature is {rollout['temperature']}; training needs a temperature above 0, for example 1."
+        )
 
 
 def refuse_unwritable(folder: str) -> None:
@@ -98,5 +125,6 @@ def refuse_unwritable(folder: str) -> None:
             pass
     except OSError as error:
         raise Refused(
-            f"The results folder {folder} cannot be written ({error.strerror}); make it writable, or name another in ABLATIONS_RESULTS."
+            f"The results folder {folder} cannot be written ({error.strerror}); make it writable, or name another "
+            "in ABLATIONS_RESULTS."
         ) from None

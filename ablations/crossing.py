@@ -1,6 +1,7 @@
 """A crossing: the cells of `ablate ablation=X` or `ablate -m ...`, before they start and after they end.
 
-Hydra composes and launches the cells (`conf/hydra/launcher`); each cell records its own outcome in its folder, so that one that fails
+Hydra composes and launches the cells (`conf/hydra/launcher`); each cell records its own outcome in its folder, so that
+one that fails
 stops no other. What is here runs once, in the process that the user started.
 """
 
@@ -42,7 +43,8 @@ STARTED: list[Crossing] = []  # the crossing that this process is running, if it
 
 
 class Started(Callback):
-    """Hydra's hook before the cells are launched: refuses contradictions in any cell, then writes down what is going to run."""
+    """Hydra's hook before the cells are launched: refuses contradictions in any cell, then writes down what is going
+    to run."""
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
         try:
@@ -52,7 +54,8 @@ class Started(Callback):
 
 
 def start(config: DictConfig) -> Crossing:
-    """Compose every cell, refuse what contradicts itself, create the store and the parent run, and write results/<name>/ablation.yaml."""
+    """Compose every cell, refuse what contradicts itself, create the store and the parent run, and write
+    results/<name>/ablation.yaml."""
     results = Path(identity.results_folder())
     refuse_unwritable(str(results))
     cells: dict[str, Cell] = {}
@@ -69,7 +72,10 @@ def start(config: DictConfig) -> Crossing:
         tracking.ensure_store(uri, crossing.name, results)
         tracking.parent_run(uri, crossing.name)
     done = sum(state(cell.folder)["state"] == "complete" for cell in crossing.cells)
-    print(f"{crossing.name}: {len(crossing.cells)} runs, {done} of them complete already; results in {results / crossing.name}", flush=True)
+    print(
+        f"{crossing.name}: {len(crossing.cells)} runs, {done} complete already; results in {results / crossing.name}",
+        flush=True,
+    )
     return crossing
 
 
@@ -89,7 +95,11 @@ def cell_of(resolved: Mapping[str, Any], overrides: Sequence[str], results: Path
 
 def record(crossing: Crossing, resolved: Mapping[str, Any]) -> None:
     """Copy the question and its claims beside the results, with the cells they are about."""
-    kept = {key: resolved[key] for key in ("question", "paper", "claims", "figures", "budget") if resolved.get(key) is not None}
+    kept = {
+        key: resolved[key]
+        for key in ("question", "paper", "claims", "figures", "budget")
+        if resolved.get(key) is not None
+    }
     kept["cells"] = [{"hash": c.hash, "arm": c.arm, "seed": c.seed, **c.choices} for c in crossing.cells]
     folder = crossing.results / crossing.name
     folder.mkdir(parents=True, exist_ok=True)
@@ -111,7 +121,9 @@ def table(crossing: Crossing) -> str:
         now = state(cell.folder)
         rows.append((cell.arm, cell.seed, now["state"], now["reason"][:60], cell.folder.name))
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return "\n".join("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+    return "\n".join(
+        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
 
 
 def finish(crossing: Crossing) -> int:

@@ -4,11 +4,14 @@
     -> advantage: reward minus a baseline, over a scale, spread over the tokens (N, T)
     -> loss: sum of weights * token terms (policy, KL, entropy) -> optimiser step
 
-Every design choice is a function in `Knobs`; nothing here branches on the name of one. What is deliberately not here: a value model,
-token-level rewards learned by a model, and truncated (top-p, top-k) sampling, under which old and new log-probabilities would not be of the
+Every design choice is a function in `Knobs`; nothing here branches on the name of one. What is deliberately not here:
+a value model,
+token-level rewards learned by a model, and truncated (top-p, top-k) sampling, under which old and new
+log-probabilities would not be of the
 same distribution.
 
-Sources: Shao et al. 2024 (arXiv:2402.03300, eq. 3) for the objective; Liu et al. 2025 (arXiv:2503.20783) for what its denominators do.
+Sources: Shao et al. 2024 (arXiv:2402.03300, eq. 3) for the objective; Liu et al. 2025 (arXiv:2503.20783) for what its
+denominators do.
 """
 
 import copy
@@ -69,7 +72,8 @@ class Diverged(RuntimeError):
         self.batch = batch
 
 
-# --- the objective, as pure functions of tensors --------------------------------------------------------------------------------
+# --- the objective, as pure functions of tensors
+# --------------------------------------------------------------------------------
 
 
 def total_rewards(parts: Tensor, part_weights: Tensor, transform: Callable, truncated: Tensor) -> Tensor:
@@ -80,7 +84,8 @@ def total_rewards(parts: Tensor, part_weights: Tensor, transform: Callable, trun
 def advantages(batch: Mapping[str, Any], knobs: Knobs, beta: float) -> dict[str, Tensor]:
     """Graded answers to token advantages, with everything that happens on the way.
 
-    batch: parts (N, K), part_weights (K,), group (N,), lengths (N,), truncated (N,), mask (N, T); logp_old and logp_ref (N, T) in nats
+    batch: parts (N, K), part_weights (K,), group (N,), lengths (N,), truncated (N,), mask (N, T); logp_old and
+    logp_ref (N, T) in nats
     where a KL enters here; step_ends, step_rewards for process credit.
     -> rewards (N,) as the advantage used them (KL penalty included), advantage (N,), advantages (N, T).
     """
@@ -108,10 +113,10 @@ def advantages(batch: Mapping[str, Any], knobs: Knobs, beta: float) -> dict[str,
             "normalise": normalise,
         },
     )
-    per_token = call(knobs.credit, {**batch, "advantage": advantage})
+    per_token = call(knobs.credit, {**batch, "rewards": rewards, "advantage": advantage})
     if beta and place.to_go:
         per_token = per_token - beta * place.to_go * kl_to_go(kl, mask)
-    per_token = call(knobs.whiten, {**batch, "advantage": advantage, "advantages": per_token})
+    per_token = call(knobs.whiten, {**batch, "rewards": rewards, "advantage": advantage, "advantages": per_token})
     scored = ~torch.isnan(rewards)
     return {
         "rewards": rewards,
@@ -121,7 +126,8 @@ def advantages(batch: Mapping[str, Any], knobs: Knobs, beta: float) -> dict[str,
 
 
 def masks(batch: Mapping[str, Any], knobs: Knobs) -> Masks:
-    """Which tokens each term and the denominators see. batch: mask (N, T), kept and counted (N,), and what the token knobs ask for."""
+    """Which tokens each term and the denominators see. batch: mask (N, T), kept and counted (N,), and what the token
+    knobs ask for."""
     mask, kept, counted = batch["mask"], batch["kept"][:, None], batch["counted"][:, None]
     seen = Masks(policy=mask & kept, kl=mask & kept, entropy=mask & kept, denominator=mask & counted)
     for rule in knobs.tokens.values():
@@ -130,7 +136,8 @@ def masks(batch: Mapping[str, Any], knobs: Knobs) -> Masks:
 
 
 def weights(seen: Masks, counted: Tensor, group: Tensor, knobs: Knobs) -> Weights:
-    """One weight per token and term, from the whole update batch, so that no split of it into micro-batches can change the loss.
+    """One weight per token and term, from the whole update batch, so that no split of it into micro-batches can change
+    the loss.
 
     seen: four (N, T) masks; counted, group: (N,).
     """
@@ -151,12 +158,15 @@ def loss(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The objective as a function of the current log-probabilities and entropies, both (N, T) in nats.
 
-    sum(W_policy * surrogate) + beta * sum(W_kl * kl) - coefficient * sum(W_entropy * H): sums only, since the weights hold every
+    sum(W_policy * surrogate) + beta * sum(W_kl * kl) - coefficient * sum(W_entropy * H): sums only, since the weights
+    hold every
     denominator, so the losses of micro-batches add up to the loss of the batch.
     -> the loss (a float64 scalar) and its parts {policy, kl, entropy}, with the detached ratio (N, T) beside them.
     """
     mask, place = batch["mask"], knobs.placement
-    logp = torch.where(mask, logp, 0.0)  # whatever stands at padding, infinities too, must reach neither value nor gradient
+    logp = torch.where(
+        mask, logp, 0.0
+    )  # whatever stands at padding, infinities too, must reach neither value nor gradient
     values = dict(batch, logp=logp)
     ratio = call(knobs.ratio, values)
     values["ratio"] = ratio
@@ -174,7 +184,8 @@ def _sum(weight: Tensor, term: Tensor) -> Tensor:
     return torch.where(weight != 0, weight * term, 0.0).sum()
 
 
-# --- the loop ---------------------------------------------------------------------------------------------------------------------
+# --- the loop
+# ---------------------------------------------------------------------------------------------------------------------
 
 
 class State:
@@ -184,7 +195,13 @@ class State:
     """
 
     def __init__(self, policy, reference, optimizer, scheduler, knobs: Knobs, seed: int):
-        self.policy, self.reference, self.optimizer, self.scheduler, self.knobs = policy, reference, optimizer, scheduler, knobs
+        self.policy, self.reference, self.optimizer, self.scheduler, self.knobs = (
+            policy,
+            reference,
+            optimizer,
+            scheduler,
+            knobs,
+        )
         self.step = 0
         self.retired: set[str] = set()
         self.data = random.Random(f"data {seed}")
@@ -220,7 +237,8 @@ class State:
 
 
 def seed_of(owner: str, seed: int) -> int:
-    """A seed for one purpose: different purposes of one run, and one purpose of different runs, get unrelated streams."""
+    """A seed for one purpose: different purposes of one run, and one purpose of different runs, get unrelated
+    streams."""
     return random.Random(f"{owner} {seed}").getrandbits(63)
 
 
@@ -248,10 +266,13 @@ def train(
     sync_every: int,
     sync_mix: float,
 ) -> Iterator[dict[str, float]]:
-    """Yields one row of metrics per rollout; at each yield the state is whole and can be saved. Row 0 is the policy before any update.
+    """Yields one row of metrics per rollout; at each yield the state is whole and can be saved. Row 0 is the policy
+    before any update.
 
-    collect(state) -> a rollout (see `ablations.rollout.collect`); evaluate(policy) -> metrics; clip(parameters) -> gradient norm before
-    clipping. One rollout gives epochs * minibatches optimiser steps. Raises Diverged at the first loss or gradient that is not finite.
+    collect(state) -> a rollout (see `ablations.rollout.collect`); evaluate(policy) -> metrics; clip(parameters) ->
+    gradient norm before
+    clipping. One rollout gives epochs * minibatches optimiser steps. Raises Diverged at the first loss or gradient
+    that is not finite.
     """
     knobs, policy = state.knobs, state.policy
     if state.step == 0:
@@ -274,7 +295,9 @@ def train(
         yield row
 
 
-def prepare(rollout, state: State, beta: float, temperature: float, recompute_logp: bool, measure_kl: bool) -> dict[str, Any]:
+def prepare(
+    rollout, state: State, beta: float, temperature: float, recompute_logp: bool, measure_kl: bool
+) -> dict[str, Any]:
     """The rollout as one batch of tensors, with advantages. Needs the reference only where a KL is used or measured."""
     batch, place = dict(rollout.tensors), state.knobs.placement
     batch["logp_old"] = batch["logp_sampler"]
@@ -293,7 +316,8 @@ def prepare(rollout, state: State, beta: float, temperature: float, recompute_lo
 
 
 def update(batch, state: State, beta, temperature, epochs, minibatches, micro_batch_rows, clip) -> dict[str, float]:
-    """epochs * minibatches optimiser steps on one rollout -> metrics of the update, as sums over counts over all its tokens."""
+    """epochs * minibatches optimiser steps on one rollout -> metrics of the update, as sums over counts over all its
+    tokens."""
     tally = measure.UpdateTally(state.knobs.surrogate)
     rows = torch.arange(len(batch["group"]))
     for _ in range(epochs):
@@ -328,7 +352,8 @@ def _optimiser_step(batch, state: State, beta, temperature, micro_batch_rows, cl
 
 
 def select_across(batch: dict, knobs: Knobs, lazily: Mapping[str, Callable]) -> dict:
-    """Choices that look at the whole update batch (top entropy, KL-Cov ...) are made once, here, before it is cut into micro-batches."""
+    """Choices that look at the whole update batch (top entropy, KL-Cov ...) are made once, here, before it is cut into
+    micro-batches."""
     values = measure.Lazy(batch, lazily)
     chosen = {"masks": masks(values, knobs)}
     if hasattr(knobs.surrogate, "choose"):
@@ -357,7 +382,9 @@ def synchronise(reference, policy, mix: float) -> None:
 
 
 def _logp(policy, batch: Mapping[str, Any], temperature: float) -> tuple[Tensor, Tensor]:
-    return policy.token_logp(batch["prompt_ids"], batch["prompt_mask"], batch["ids"], batch["mask"], temperature=temperature)
+    return policy.token_logp(
+        batch["prompt_ids"], batch["prompt_mask"], batch["ids"], batch["mask"], temperature=temperature
+    )
 
 
 def _current_logp(policy, batch, pieces, temperature) -> Tensor:

@@ -1,4 +1,5 @@
-"""What makes two runs the same run: a hash of the resolved config without what cannot change a number, and a folder name to read."""
+"""What makes two runs the same run: a hash of the resolved config without what cannot change a number, and a folder
+name to read."""
 
 import hashlib
 import json
@@ -15,7 +16,8 @@ OUTSIDE = ("hydra", "machine", "name", "budget", "question", "paper", "crossing"
 def results_folder() -> str:
     """Absolute path of everything that commands write or read.
 
-    $ABLATIONS_RESULTS (relative to the caller's folder) if set; else results/ of the checkout that this package runs from, whatever
+    $ABLATIONS_RESULTS (relative to the caller's folder) if set; else results/ of the checkout that this package runs
+    from, whatever
     folder the command is given in; else, for an installed package, results/ in the caller's folder.
     """
     if named := os.environ.get("ABLATIONS_RESULTS"):
@@ -44,7 +46,8 @@ def config_hash(config: Mapping[str, Any]) -> str:
 
 
 def swept(overrides: Sequence[str]) -> dict[str, str]:
-    """The choices that a command line makes inside the run's identity, key -> text. `+x=1` and `x=1` are the same choice."""
+    """The choices that a command line makes inside the run's identity, key -> text. `+x=1` and `x=1` are the same
+    choice."""
     pairs = (override.lstrip("+~").split("=", 1) for override in overrides if "=" in override)
     outside = (*OUTSIDE, "ablation")
     return {key: text for key, text in pairs if key.split(".")[0].split("/")[0] not in outside}
@@ -57,7 +60,8 @@ def arm(choices: Mapping[str, str]) -> str:
 
 
 def slug(choices: Mapping[str, str], hashed: str) -> str:
-    """A folder name: the values in short form, made of safe characters only, and eight digits of the hash; at most 80 characters."""
+    """A folder name: the values in short form, made of safe characters only, and eight digits of the hash; at most 80
+    characters."""
     words = [text if key not in ("seed",) else f"seed{text}" for key, text in choices.items()] or ["default"]
     readable = re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(words)).strip("-.")[:70]
     return f"{readable}-{hashed[:8]}"

@@ -1,6 +1,7 @@
 """The metrics of a run. Every mean is one sum over one count of the whole batch, so micro-batches cannot move it.
 
-Names and units stand in README's table. A metric that is undefined (the length of incorrect answers where all are correct) is left out
+Names and units stand in README's table. A metric that is undefined (the length of incorrect answers where all are
+correct) is left out
 of the row: it is neither 0 nor NaN.
 """
 
@@ -34,20 +35,22 @@ class Lazy(Mapping):
 
 
 def mean_where(values: Tensor, where: Tensor) -> dict[str, Tensor]:
-    """sum(values at where) / count(where) as {"": number}, or {} where nothing counts. values, where: the same shape."""
+    """sum(values at where) / count(where) as {"": number}, or {} where nothing counts. values, where: the same
+    shape."""
     count = where.sum()
     return {"": torch.where(where, values.double(), 0.0).sum() / count} if count else {}
 
 
-def rollout_metrics(lengths, ended, correct, fillers, rewards, group, max_new_tokens: int) -> dict[str, float]:
+def rollout_metrics(lengths, ended, correct, fillers, rewards, group) -> dict[str, float]:
     """What was sampled, before any group is filtered out.
 
-    lengths (N,) tokens, the end token counted; ended (N,) bool; correct (N,) 1, 0 or NaN for an answer that could not be graded;
+    lengths (N,) tokens, the end token counted; ended (N,) bool; correct (N,) 1, 0 or NaN for an answer that could not
+    be graded;
     fillers (N,) tokens; rewards (N,) NaN = unscored; group (N,).
     """
     everything = torch.ones_like(ended)
     right, wrong = correct == 1, correct == 0
-    flags = groups.zero_advantage_groups(rewards, group)
+    dead, graded = groups.zero_advantage_groups(rewards, group), groups.zero_advantage_groups(correct, group)
     pooled, within = groups.spread(rewards, group)
     row = _named("accuracy/train", right, right | wrong)
     row |= _named("length/mean", lengths, everything) | {"length/min": lengths.min(), "length/max": lengths.max()}
@@ -56,13 +59,16 @@ def rollout_metrics(lengths, ended, correct, fillers, rewards, group, max_new_to
         row["length/gap"] = row["length/incorrect"] - row["length/correct"]
     row |= _named("length/ended", lengths, ended) | _named("length/truncated_share", ~ended, everything)
     row |= _named("fillers/mean", fillers, everything) | _named("fillers/incorrect", fillers, wrong)
-    row |= {"reward/std_pooled": pooled, "reward/std_within_group": within, "reward/unscored": torch.isnan(rewards).sum()}
-    row |= {"groups/zero_advantage": flags.zero.double().mean(), "groups/all_right": flags.all_right.double().mean()}
-    row |= {"groups/all_wrong": flags.all_wrong.double().mean()}
-    if (right | wrong).all():
-        row["groups/zero_advantage_predicted"] = groups.predicted_zero_advantage(correct, group)
+    row |= {
+        "reward/std_pooled": pooled,
+        "reward/std_within_group": within,
+        "reward/unscored": torch.isnan(rewards).sum(),
+    }
+    row |= {"groups/zero_advantage": dead.zero.double().mean(), "groups/all_right": graded.all_right.double().mean()}
+    row |= {"groups/all_wrong": graded.all_wrong.double().mean()}
+    row |= {"groups/zero_advantage_predicted": groups.predicted_zero_advantage(correct, group)}
     row |= {"samples/generated": len(lengths), "tokens/generated": lengths.sum()}
-    return {name: float(value) for name, value in row.items()}
+    return {name: float(value) for name, value in row.items() if value is not None}
 
 
 def batch_metrics(batch: Mapping[str, Any]) -> dict[str, float]:
@@ -126,7 +132,8 @@ class UpdateTally:
         self.steps, self.norm, self.lr = self.steps + 1, self.norm + norm, lr
 
     def metrics(self) -> dict[str, float]:
-        """Losses and gradient norm are means over the optimiser steps; clip fractions are shares of all trained tokens."""
+        """Losses and gradient norm are means over the optimiser steps; clip fractions are shares of all trained
+        tokens."""
         row = {f"loss/{name}": value / self.steps for name, value in self.losses.items()}
         row |= {"gradient/norm": self.norm / self.steps, "learning_rate": self.lr}
         if self.tokens:

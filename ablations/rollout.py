@@ -11,11 +11,12 @@ from torch.nn.functional import pad
 
 from ablations import measure
 from ablations.grpo import PER_BATCH, Knobs, State, total_rewards
-from ablations.knobs.call import call
+from ablations.knobs.call import call, needs
 
 
 class Rollout(NamedTuple):
-    """tensors: what `ablations.grpo.prepare` turns into an update batch, one row per answer. metrics: of everything that was drawn.
+    """tensors: what `ablations.grpo.prepare` turns into an update batch, one row per answer. metrics: of everything
+    that was drawn.
     examples: one mapping per answer with prompt, text, reward and so on, for people to read."""
 
     tensors: dict[str, Any]
@@ -26,9 +27,12 @@ class Rollout(NamedTuple):
 def collect(state: State, task, *, prompts: int, group_size: int, max_new_tokens: int, temperature: float) -> Rollout:
     """Sample `group_size` answers to each of `prompts` prompts at `temperature`, and again while groups are missing.
 
-    With `keep.refill_rounds` = 0 every drawn group stays in the batch, and `kept` marks those that train (drop). Otherwise groups that
-    fail the rule leave, and up to that many further rounds fill their places (dynamic sampling, DAPO, arXiv:2503.14476): the batch has
-    the first `prompts` groups that passed, or fewer at the limit; with none at all the last round is returned untouched, to train on
+    With `keep.refill_rounds` = 0 every drawn group stays in the batch, and `kept` marks those that train (drop).
+    Otherwise groups that
+    fail the rule leave, and up to that many further rounds fill their places (dynamic sampling, DAPO,
+    arXiv:2503.14476): the batch has
+    the first `prompts` groups that passed, or fewer at the limit; with none at all the last round is returned
+    untouched, to train on
     nothing. Whatever was drawn is counted in samples/generated and tokens/generated.
     """
     knobs, keep = state.knobs, state.knobs.keep
@@ -46,7 +50,11 @@ def collect(state: State, task, *, prompts: int, group_size: int, max_new_tokens
             generator=state.generators["sampling"],
         )
         sampled = time.perf_counter()
-        draw_ = graded(problems, sample, group_size, task, knobs, state.generators["reward"], first_group=len(drawn) * prompts)
+        draw_ = graded(
+            problems, sample, group_size, task, knobs, state.generators["reward"], first_group=len(drawn) * prompts
+        )
+        if "step_ends" in needs(knobs.credit):
+            draw_["step_ends"] = state.policy.token_ends(draw_["texts"], draw_["step_ends"])
         seconds["seconds/sample"] += sampled - started
         seconds["seconds/grade"] += time.perf_counter() - sampled
         retire(draw_, problems, state)
@@ -68,13 +76,13 @@ def collect(state: State, task, *, prompts: int, group_size: int, max_new_tokens
         fillers=everything["fillers"],
         rewards=everything["total"],
         group=everything["group"],
-        max_new_tokens=max_new_tokens,
     )
     return Rollout(tensors, metrics | seconds, examples(tensors))
 
 
 def draw(task, prompts: int, state: State) -> list:
-    """`prompts` training problems, none of them retired. Raises RuntimeError if 1,000 draws bring no problem that is not retired."""
+    """`prompts` training problems, none of them retired. Raises RuntimeError if 1,000 draws bring no problem that is
+    not retired."""
     problems, tries = [], 0
     while len(problems) < prompts:
         fresh = [p for p in task.draw(prompts - len(problems), state.data, "train") if p.key not in state.retired]
@@ -82,7 +90,8 @@ def draw(task, prompts: int, state: State) -> list:
         tries = 0 if fresh else tries + 1
         if tries == 1000:
             raise RuntimeError(
-                f"{len(state.retired)} problems are retired (solved at keep.retire_at or better) and 1,000 draws found no other: "
+                f"{len(state.retired)} problems are retired (solved at keep.retire_at or better) and 1,000 draws "
+                "found no other: "
                 "raise keep.retire_at, add levels to the task, or stop here."
             )
     return problems
@@ -129,7 +138,8 @@ def reward_parts(reward: Mapping[str, Mapping], values: Mapping[str, Any]) -> tu
 
 
 def retire(graded_: Mapping[str, Any], problems, state: State) -> None:
-    """No positive resampling: a problem solved by at least the share `keep.retire_at` of its group is not drawn again."""
+    """No positive resampling: a problem solved by at least the share `keep.retire_at` of its group is not drawn
+    again."""
     share = state.knobs.keep.retire_at
     if share is None:
         return
@@ -176,8 +186,22 @@ def _rows(value, rows: Tensor):
 
 def examples(tensors: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The answers in readable form."""
-    columns = (tensors["problems"], tensors["texts"], tensors["total"].tolist(), tensors["lengths"].tolist(), tensors["truncated"].tolist())
+    columns = (
+        tensors["problems"],
+        tensors["texts"],
+        tensors["total"].tolist(),
+        tensors["lengths"].tolist(),
+        tensors["truncated"].tolist(),
+    )
     return [
-        {"prompt": p.prompt, "gold": p.answer, "level": p.level, "text": text, "reward": reward, "length": n, "truncated": cut}
+        {
+            "prompt": p.prompt,
+            "gold": p.answer,
+            "level": p.level,
+            "text": text,
+            "reward": reward,
+            "length": n,
+            "truncated": cut,
+        }
         for p, text, reward, n, cut in zip(*columns, strict=True)
     ]

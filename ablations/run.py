@@ -24,8 +24,6 @@ from ablations import build, crossing, evaluate, grpo, identity, rollout, tracki
 from ablations.contradictions import Refused, refuse, refuse_unwritable
 from ablations.policy.language import LanguagePolicy
 
-PACKAGE = Path(__file__).resolve().parent
-CONF = PACKAGE / "conf" if (PACKAGE / "conf").is_dir() else PACKAGE.parent / "conf"
 PACKAGES = ("torch", "transformers", "hydra-core", "omegaconf", "mlflow", "numpy", "pandas", "ablations")
 EXAMPLES_PER_STEP = 32
 
@@ -44,7 +42,7 @@ def cli() -> None:
 OUTCOMES: list[str] = []  # of the runs of this process; Hydra does not hand back what its main returns
 
 
-@hydra.main(version_base=None, config_path=str(CONF), config_name="config")
+@hydra.main(version_base=None, config_path=str(build.CONF), config_name="config")
 def _hydra_main(cfg: DictConfig) -> None:
     try:
         OUTCOMES.append(run(cfg, list(HydraConfig.get().overrides.task)))
@@ -53,9 +51,11 @@ def _hydra_main(cfg: DictConfig) -> None:
 
 
 def run(cfg: DictConfig, overrides: list[str]) -> str:
-    """Train what `cfg` says, unless it is done already -> state: complete, failed, diverged, or running (in another process).
+    """Train what `cfg` says, unless it is done already -> state: complete, failed, diverged, or running (in another
+    process).
 
-    The outcome is written to the run's folder before this returns; only Refused, a config that cannot run, and KeyboardInterrupt leave.
+    The outcome is written to the run's folder before this returns; only Refused, a config that cannot run, and
+    KeyboardInterrupt leave.
     """
     torch.set_num_threads(cfg.machine.threads)
     results = Path(identity.results_folder())
@@ -80,18 +80,22 @@ def _recorded(cfg, config, knobs, cell, overrides, results) -> str:
     describe(cell.folder, config, overrides)
     _status(cell.folder, "running")
     journal = tracking.Journal(cell.folder)
-    mirror = tracking.mirror(results, config["machine"]["tracking"], config["name"], cell, config["base"].get("name", ""))
+    mirror = tracking.mirror(
+        results, config["machine"]["tracking"], config["name"], cell, config["base"].get("name", "")
+    )
     try:
         for row in trained(cfg, knobs, cell.folder, results):
             journal.write(row)
             mirror.write(row)
         state, reason = "complete", ""
     except grpo.Diverged as error:
-        torch.save({k: v for k, v in error.batch.items() if isinstance(v, torch.Tensor)}, cell.folder / "diverged_batch.pt")
+        torch.save(
+            {k: v for k, v in error.batch.items() if isinstance(v, torch.Tensor)}, cell.folder / "diverged_batch.pt"
+        )
         state, reason = "diverged", f"{error}; its batch is saved in diverged_batch.pt"
     except Refused:
         raise
-    except Exception as error:  # noqa: BLE001 - one run's failure must not stop the others; nothing is lost: traceback and state are kept
+    except Exception as error:  # whatever it is, it must not stop the other runs; traceback and state are kept
         (cell.folder / "traceback.txt").write_text(traceback.format_exc())
         state, reason = "failed", f"{type(error).__name__}: {error}".splitlines()[0]
     _status(cell.folder, state, reason)
@@ -103,7 +107,9 @@ def _recorded(cfg, config, knobs, cell, overrides, results) -> str:
 def trained(cfg: DictConfig, knobs: grpo.Knobs, folder: Path, results: Path):
     """Build the parts, train, and yield every row of metrics; the trained policy is saved at the end."""
     task = instantiate(cfg.task)
-    base = instantiate(cfg.base)(model=instantiate(cfg.model), task=task, results=results, progress=cfg.machine.progress)
+    base = instantiate(cfg.base)(
+        model=instantiate(cfg.model), task=task, results=results, progress=cfg.machine.progress
+    )
     policy = LanguagePolicy.load(base).eval()
     optimizer = instantiate(cfg.optimizer, _convert_="all")(policy.parameters())
     state = grpo.State(policy, grpo.frozen(policy), optimizer, instantiate(cfg.schedule)(optimizer), knobs, cfg.seed)
@@ -150,7 +156,12 @@ def trained(cfg: DictConfig, knobs: grpo.Knobs, folder: Path, results: Path):
     policy.save(folder / "policy")
 
 
-HEADLINE = {"reward": "reward/mean", "dead": "groups/zero_advantage", "norm": "gradient/norm", "acc": "accuracy/heldout"}
+HEADLINE = {
+    "reward": "reward/mean",
+    "dead": "groups/zero_advantage",
+    "norm": "gradient/norm",
+    "acc": "accuracy/heldout",
+}
 
 
 def describe(folder: Path, config: Mapping[str, Any], overrides: list[str]) -> None:
@@ -161,7 +172,7 @@ def describe(folder: Path, config: Mapping[str, Any], overrides: list[str]) -> N
     environment = {
         "python": platform.python_version(),
         "packages": {name: metadata.version(name) for name in PACKAGES},
-        "commit": tracking.git_commit(PACKAGE.parent),
+        "commit": tracking.git_commit(build.PACKAGE),
         "processor": platform.processor() or platform.machine(),
         "threads": torch.get_num_threads(),
         "seed_drives": ["data", "sampling", "reward (placebos)", "shuffle (minibatches)", "dropout", "evaluation"],

@@ -30,7 +30,8 @@ def call(knob: Callable, values: Mapping[str, Any]) -> Any:
     if missing := [name for name in wanted if name not in values]:
         function = getattr(knob, "func", knob)
         raise TypeError(
-            f"The knob {getattr(function, '__qualname__', type(function).__name__)} asks for {', '.join(missing)}; here it can have "
+            f"The knob {getattr(function, '__qualname__', type(function).__name__)} asks for "
+            f"{', '.join(missing)}; here it can have "
             f"{', '.join(sorted(values))}. Rename the parameter, or bind it in the option's yaml."
         )
     return knob(**{name: values[name] for name in wanted})
