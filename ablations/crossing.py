@@ -1,8 +1,7 @@
 """A crossing: the cells of `ablate ablation=X` or `ablate -m ...`, before they start and after they end.
 
-Hydra composes and launches the cells (`conf/hydra/launcher`); each cell records its own outcome in its folder, so that
-one that fails
-stops no other. What is here runs once, in the process that the user started.
+Hydra composes and launches the cells (`conf/hydra/launcher`); each cell records its own outcome in its folder, so
+that one that fails stops no other. What is here runs once, in the process that the user started.
 """
 
 import json

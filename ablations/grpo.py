@@ -5,17 +5,13 @@
     -> loss: sum of weights * token terms (policy, KL, entropy) -> optimiser step
 
 Every design choice is a function in `Knobs`; nothing here branches on the name of one. What is deliberately not here:
-a value model,
-token-level rewards learned by a model, and truncated (top-p, top-k) sampling, under which old and new
-log-probabilities would not be of the
-same distribution.
+a value model, token-level rewards learned by a model, and truncated (top-p, top-k) sampling, under which old and new
+log-probabilities would not be of the same distribution.
 
 Sources: Shao et al. 2024 (arXiv:2402.03300, eq. 3) for the objective; Liu et al. 2025 (arXiv:2503.20783) for what its
 denominators do.
 """
 
-import copy
-import random
 import time
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping
@@ -28,6 +24,7 @@ from ablations import measure
 from ablations.knobs.call import call
 from ablations.knobs.kl import Placement, kl_to_go, sequence_kl
 from ablations.knobs.tokens import Masks
+from ablations.state import State, synchronise
 
 
 class Knobs(NamedTuple):
@@ -85,8 +82,7 @@ def advantages(batch: Mapping[str, Any], knobs: Knobs, beta: float) -> dict[str,
     """Graded answers to token advantages, with everything that happens on the way.
 
     batch: parts (N, K), part_weights (K,), group (N,), lengths (N,), truncated (N,), mask (N, T); logp_old and
-    logp_ref (N, T) in nats
-    where a KL enters here; step_ends, step_rewards for process credit.
+    logp_ref (N, T) in nats where a KL enters here; step_ends, step_rewards for process credit.
     -> rewards (N,) as the advantage used them (KL penalty included), advantage (N,), advantages (N, T).
     """
     place, mask = knobs.placement, batch["mask"]
@@ -136,8 +132,8 @@ def masks(batch: Mapping[str, Any], knobs: Knobs) -> Masks:
 
 
 def weights(seen: Masks, counted: Tensor, group: Tensor, knobs: Knobs) -> Weights:
-    """One weight per token and term, from the whole update batch, so that no split of it into micro-batches can change
-    the loss.
+    """One weight per token and term, from the whole update batch, so that no split of it into micro-batches can
+    change the loss.
 
     seen: four (N, T) masks; counted, group: (N,).
     """
@@ -159,8 +155,7 @@ def loss(
     """The objective as a function of the current log-probabilities and entropies, both (N, T) in nats.
 
     sum(W_policy * surrogate) + beta * sum(W_kl * kl) - coefficient * sum(W_entropy * H): sums only, since the weights
-    hold every
-    denominator, so the losses of micro-batches add up to the loss of the batch.
+    hold every denominator, so the losses of micro-batches add up to the loss of the batch.
     -> the loss (a float64 scalar) and its parts {policy, kl, entropy}, with the detached ratio (N, T) beside them.
     """
     mask, place = batch["mask"], knobs.placement
@@ -188,66 +183,6 @@ def _sum(weight: Tensor, term: Tensor) -> Tensor:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-class State:
-    """Everything that changes during a run: what has to be saved for an exact resume, and nothing else.
-
-    The generators have an owner each, so that evaluating more often, say, cannot move the training draws.
-    """
-
-    def __init__(self, policy, reference, optimizer, scheduler, knobs: Knobs, seed: int):
-        self.policy, self.reference, self.optimizer, self.scheduler, self.knobs = (
-            policy,
-            reference,
-            optimizer,
-            scheduler,
-            knobs,
-        )
-        self.step = 0
-        self.retired: set[str] = set()
-        self.data = random.Random(f"data {seed}")
-        owners = ("sampling", "reward", "shuffle", "dropout")
-        self.generators = {owner: torch.Generator().manual_seed(seed_of(owner, seed)) for owner in owners}
-
-    def state_dict(self) -> dict:
-        stateful = {
-            name: knob.state_dict() for name, knob in self.knobs._asdict().items() if hasattr(knob, "state_dict")
-        }
-        return {
-            "step": self.step,
-            "policy": self.policy.state_dict(),
-            "reference": self.reference.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "scheduler": self.scheduler.state_dict(),
-            "knobs": stateful,
-            "retired": sorted(self.retired),
-            "data": self.data.getstate(),
-            "generators": {owner: generator.get_state() for owner, generator in self.generators.items()},
-        }
-
-    def load_state_dict(self, saved: dict) -> None:
-        self.step, self.retired = saved["step"], set(saved["retired"])
-        for name in ("policy", "reference", "optimizer", "scheduler"):
-            getattr(self, name).load_state_dict(saved[name])
-        for name, state in saved["knobs"].items():
-            getattr(self.knobs, name).load_state_dict(state)
-        version, internal, gauss = saved["data"]
-        self.data.setstate((version, tuple(internal), gauss))
-        for owner, state in saved["generators"].items():
-            self.generators[owner].set_state(state)
-
-
-def seed_of(owner: str, seed: int) -> int:
-    """A seed for one purpose: different purposes of one run, and one purpose of different runs, get unrelated
-    streams."""
-    return random.Random(f"{owner} {seed}").getrandbits(63)
-
-
-def frozen(policy):
-    """A copy of the policy that no gradient reaches: the reference is the policy that training starts from."""
-    reference = copy.deepcopy(policy).eval()
-    return reference.requires_grad_(False)
-
-
 def train(
     state: State,
     collect: Callable,
@@ -270,9 +205,8 @@ def train(
     before any update.
 
     collect(state) -> a rollout (see `ablations.rollout.collect`); evaluate(policy) -> metrics; clip(parameters) ->
-    gradient norm before
-    clipping. One rollout gives epochs * minibatches optimiser steps. Raises Diverged at the first loss or gradient
-    that is not finite.
+    gradient norm before clipping. One rollout gives epochs * minibatches optimiser steps. Raises Diverged at the
+    first loss or gradient that is not finite.
     """
     knobs, policy = state.knobs, state.policy
     if state.step == 0:
@@ -352,8 +286,8 @@ def _optimiser_step(batch, state: State, beta, temperature, micro_batch_rows, cl
 
 
 def select_across(batch: dict, knobs: Knobs, lazily: Mapping[str, Callable]) -> dict:
-    """Choices that look at the whole update batch (top entropy, KL-Cov ...) are made once, here, before it is cut into
-    micro-batches."""
+    """Choices that look at the whole update batch (top entropy, KL-Cov ...) are made once, here, before it is cut
+    into micro-batches."""
     values = measure.Lazy(batch, lazily)
     chosen = {"masks": masks(values, knobs)}
     if hasattr(knobs.surrogate, "choose"):
@@ -372,13 +306,6 @@ def select(batch: Mapping[str, Any], rows: Tensor) -> dict[str, Any]:
         return value[rows] if isinstance(value, Tensor) else [value[i] for i in rows.tolist()]
 
     return {name: cut(name, value) for name, value in batch.items()}
-
-
-def synchronise(reference, policy, mix: float) -> None:
-    """reference := (1 - mix) * reference + mix * policy."""
-    with torch.no_grad():
-        for old, new in zip(reference.parameters(), policy.parameters(), strict=True):
-            old.lerp_(new, mix)
 
 
 def _logp(policy, batch: Mapping[str, Any], temperature: float) -> tuple[Tensor, Tensor]:

@@ -17,8 +17,7 @@ def results_folder() -> str:
     """Absolute path of everything that commands write or read.
 
     $ABLATIONS_RESULTS (relative to the caller's folder) if set; else results/ of the checkout that this package runs
-    from, whatever
-    folder the command is given in; else, for an installed package, results/ in the caller's folder.
+    from, whatever folder the command is given in; else, for an installed package, results/ in the caller's folder.
     """
     if named := os.environ.get("ABLATIONS_RESULTS"):
         return str(Path(named).absolute())

@@ -45,8 +45,7 @@ def rollout_metrics(lengths, ended, correct, fillers, rewards, group) -> dict[st
     """What was sampled, before any group is filtered out.
 
     lengths (N,) tokens, the end token counted; ended (N,) bool; correct (N,) 1, 0 or NaN for an answer that could not
-    be graded;
-    fillers (N,) tokens; rewards (N,) NaN = unscored; group (N,).
+    be graded; fillers (N,) tokens; rewards (N,) NaN = unscored; group (N,).
     """
     everything = torch.ones_like(ended)
     right, wrong = correct == 1, correct == 0

@@ -10,8 +10,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ablations import measure
-from ablations.grpo import PER_BATCH, Knobs, State, total_rewards
+from ablations.grpo import PER_BATCH, total_rewards
 from ablations.knobs.call import call, needs
+from ablations.state import State
 
 
 class Rollout(NamedTuple):
@@ -28,17 +29,14 @@ def collect(state: State, task, *, prompts: int, group_size: int, max_new_tokens
     """Sample `group_size` answers to each of `prompts` prompts at `temperature`, and again while groups are missing.
 
     With `keep.refill_rounds` = 0 every drawn group stays in the batch, and `kept` marks those that train (drop).
-    Otherwise groups that
-    fail the rule leave, and up to that many further rounds fill their places (dynamic sampling, DAPO,
-    arXiv:2503.14476): the batch has
-    the first `prompts` groups that passed, or fewer at the limit; with none at all the last round is returned
-    untouched, to train on
-    nothing. Whatever was drawn is counted in samples/generated and tokens/generated.
+    Otherwise groups that fail the rule leave, and up to that many further rounds fill their places (dynamic sampling,
+    DAPO, arXiv:2503.14476): the batch has the first `prompts` groups that passed, or fewer at the limit; with none at
+    all the last round is returned untouched, to train on nothing. Whatever was drawn is counted in samples/generated
+    and tokens/generated.
     """
-    knobs, keep = state.knobs, state.knobs.keep
-    drawn: list[dict[str, Any]] = []
-    passed: list[dict[str, Any]] = []
-    missing, seconds = prompts, {"seconds/sample": 0.0, "seconds/grade": 0.0}
+    keep = state.knobs.keep
+    drawn, passed, seconds = [], [], {"seconds/sample": 0.0, "seconds/grade": 0.0}
+    missing = prompts
     for _ in range(1 + keep.refill_rounds):
         problems = draw(task, prompts, state)
         started = time.perf_counter()
@@ -49,20 +47,11 @@ def collect(state: State, task, *, prompts: int, group_size: int, max_new_tokens
             temperature=temperature,
             generator=state.generators["sampling"],
         )
-        sampled = time.perf_counter()
-        draw_ = graded(
-            problems, sample, group_size, task, knobs, state.generators["reward"], first_group=len(drawn) * prompts
-        )
-        if "step_ends" in needs(knobs.credit):
-            draw_["step_ends"] = state.policy.token_ends(draw_["texts"], draw_["step_ends"])
-        seconds["seconds/sample"] += sampled - started
-        seconds["seconds/grade"] += time.perf_counter() - sampled
-        retire(draw_, problems, state)
-        drawn.append(draw_)
-        if not keep.refill_rounds:
-            passed.append(draw_)
-            break
-        chosen = first_groups(draw_, missing)
+        seconds["seconds/sample"] += time.perf_counter() - started
+        started = time.perf_counter()
+        drawn.append(graded(problems, sample, group_size, task, state, first_group=len(drawn) * prompts))
+        seconds["seconds/grade"] += time.perf_counter() - started
+        chosen = first_groups(drawn[-1], missing) if keep.refill_rounds else drawn[-1]
         if chosen is not None:
             passed.append(chosen)
             missing -= len(chosen["group"]) // group_size
@@ -97,16 +86,25 @@ def draw(task, prompts: int, state: State) -> list:
     return problems
 
 
-def graded(problems, sample, group_size: int, task, knobs: Knobs, generator, first_group: int = 0) -> dict[str, Any]:
-    """Grades and rewards of one sample as tensors: one row per answer, `group_size` adjacent rows per problem."""
+def graded(problems, sample, group_size: int, task, state: State, first_group: int = 0) -> dict[str, Any]:
+    """Grades and rewards of one sample as tensors: one row per answer, `group_size` adjacent rows per problem.
+
+    Problems that are solved well enough (`keep.retire_at`) are retired on the way.
+    """
+    knobs = state.knobs
     each = [problem for problem in problems for _ in range(group_size)]
     ended = sample.ended.tolist()
     grades = [task.grade(problem, text, end) for problem, text, end in zip(each, sample.texts, ended, strict=True)]
     group = torch.arange(first_group, first_group + len(problems)).repeat_interleave(group_size)
     lengths, truncated = sample.mask.sum(1), ~sample.ended
     values = {"grades": grades, "texts": sample.texts, "lengths": lengths, "truncated": truncated, "group": group}
-    parts, weights = reward_parts(knobs.reward, values | {"generator": generator})
+    parts, weights = reward_parts(knobs.reward, values | {"generator": state.generators["reward"]})
     total = total_rewards(parts, weights, knobs.transform, truncated)
+    correct = measure.as_floats([math.nan if g.correct is None else float(g.correct) for g in grades])
+    retire(correct, problems, state)
+    step_ends = [[end for end, _ in g.steps] for g in grades]
+    if "step_ends" in needs(knobs.credit):  # the task speaks of characters, the credit of tokens
+        step_ends = state.policy.token_ends(sample.texts, step_ends)
     return {
         "prompt_ids": sample.prompt_ids,
         "prompt_mask": sample.prompt_mask,
@@ -122,9 +120,9 @@ def graded(problems, sample, group_size: int, task, knobs: Knobs, generator, fir
         "part_names": list(knobs.reward),
         "total": total,
         "kept": call(knobs.keep.rule, {"rewards": total, "group": group}),
-        "correct": measure.as_floats([math.nan if g.correct is None else float(g.correct) for g in grades]),
+        "correct": correct,
         "fillers": measure.as_floats([g.fillers for g in grades]),
-        "step_ends": [[end for end, _ in g.steps] for g in grades],
+        "step_ends": step_ends,
         "step_rewards": [[reward for _, reward in g.steps] for g in grades],
         "texts": sample.texts,
         "problems": each,
@@ -137,14 +135,14 @@ def reward_parts(reward: Mapping[str, Mapping], values: Mapping[str, Any]) -> tu
     return torch.stack(parts, 1), measure.as_floats([float(entry["weight"]) for entry in reward.values()])
 
 
-def retire(graded_: Mapping[str, Any], problems, state: State) -> None:
+def retire(correct: Tensor, problems, state: State) -> None:
     """No positive resampling: a problem solved by at least the share `keep.retire_at` of its group is not drawn
     again."""
     share = state.knobs.keep.retire_at
     if share is None:
         return
-    correct = graded_["correct"].nan_to_num(0.0).view(len(problems), -1).mean(1)
-    state.retired |= {problem.key for problem, rate in zip(problems, correct.tolist(), strict=True) if rate >= share}
+    rates = correct.nan_to_num(0.0).view(len(problems), -1).mean(1).tolist()
+    state.retired |= {problem.key for problem, rate in zip(problems, rates, strict=True) if rate >= share}
 
 
 def first_groups(graded_: Mapping[str, Any], count: int) -> dict[str, Any] | None:

@@ -23,6 +23,7 @@ from tqdm import tqdm
 from ablations import build, crossing, evaluate, grpo, identity, rollout, tracking
 from ablations.contradictions import Refused, refuse, refuse_unwritable
 from ablations.policy.language import LanguagePolicy
+from ablations.state import State, frozen, seed_of
 
 PACKAGES = ("torch", "transformers", "hydra-core", "omegaconf", "mlflow", "numpy", "pandas", "ablations")
 EXAMPLES_PER_STEP = 32
@@ -112,11 +113,11 @@ def trained(cfg: DictConfig, knobs: grpo.Knobs, folder: Path, results: Path):
     )
     policy = LanguagePolicy.load(base).eval()
     optimizer = instantiate(cfg.optimizer, _convert_="all")(policy.parameters())
-    state = grpo.State(policy, grpo.frozen(policy), optimizer, instantiate(cfg.schedule)(optimizer), knobs, cfg.seed)
+    state = State(policy, frozen(policy), optimizer, instantiate(cfg.schedule)(optimizer), knobs, cfg.seed)
     shelf: list[dict[str, Any]] = []
     sampling = {key: cfg.rollout[key] for key in ("prompts", "group_size", "max_new_tokens", "temperature")}
 
-    def collect(state: grpo.State):
+    def collect(state: State):
         sampled = rollout.collect(state, task, **sampling)
         if state.step == 1 or state.step == cfg.steps or (cfg.evaluate.every and state.step % cfg.evaluate.every == 0):
             shelf.extend({"step": state.step, **example} for example in sampled.examples[:EXAMPLES_PER_STEP])
@@ -132,7 +133,7 @@ def trained(cfg: DictConfig, knobs: grpo.Knobs, folder: Path, results: Path):
             batch=cfg.evaluate.batch,
             max_new_tokens=cfg.rollout.max_new_tokens,
             temperature=cfg.rollout.temperature,
-            seed=grpo.seed_of("evaluation", cfg.seed),
+            seed=seed_of("evaluation", cfg.seed),
         ),
         steps=cfg.steps,
         beta=cfg.beta,
