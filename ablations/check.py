@@ -1,0 +1,25 @@
+"""`ablate-check`: is what trains here what was published? Exit code 0 if everything agrees, 1 if something does not, 2 without anything to check.
+
+    ablate-check vectors tests/reference      numbers that other trainers' code computed
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from ablations import vectors
+
+
+def cli(arguments: Sequence[str] | None = None) -> int:
+    """The command. arguments: without the program's name, sys.argv's if None. -> the exit code."""
+    parser = argparse.ArgumentParser(prog="ablate-check", description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    command = commands.add_parser("vectors", help="reference cases against the knobs and the loss that train here")
+    command.add_argument("folder", help="a folder of *.json cases, for example tests/reference")
+    command.set_defaults(run=lambda given: vectors.command(given.folder))
+    given = parser.parse_args(arguments)
+    return given.run(given)
+
+
+if __name__ == "__main__":
+    sys.exit(cli())
