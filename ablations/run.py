@@ -80,14 +80,15 @@ def run(cfg: DictConfig, overrides: list[str]) -> str:
 def _recorded(cfg, config, knobs, cell, overrides, results) -> str:
     describe(cell.folder, config, overrides)
     _status(cell.folder, "running")
-    journal = tracking.Journal(cell.folder)
+    journal = tracking.Journal(cell.folder)  # an unfinished run starts again
     mirror = tracking.mirror(
         results, config["machine"]["tracking"], config["name"], cell, config["base"].get("name", "")
     )
     try:
         for row in trained(cfg, knobs, cell.folder, results):
-            journal.write(row)
-            mirror.write(row)
+            journal.write(row)  # first: it survives whatever happens to the mirror
+            if mirror:
+                mirror.write(row)
         state, reason = "complete", ""
     except grpo.Diverged as error:
         torch.save(
@@ -100,9 +101,24 @@ def _recorded(cfg, config, knobs, cell, overrides, results) -> str:
         (cell.folder / "traceback.txt").write_text(traceback.format_exc())
         state, reason = "failed", f"{type(error).__name__}: {error}".splitlines()[0]
     _status(cell.folder, state, reason)
-    mirror.close(state, reason)
+    if mirror:
+        mirror.close(state, reason)
     print(f"{state}: {cell.folder}" + (f" ({reason})" if reason else ""), flush=True)
     return state
+
+
+def mirrored(config: Mapping[str, Any], cell: crossing.Cell, results: Path) -> tracking.Mirror | None:
+    """The run's copy in MLflow, if there is to be one."""
+    uri = tracking.store_uri(results, config["machine"]["tracking"])
+    if uri is None:
+        return None
+    commit = {
+        "commit": tracking.git_commit(build.PACKAGE),
+        "commit_date": tracking.git_commit_date(build.PACKAGE),
+    }
+    tags = {"arm": cell.arm, "seed": cell.seed, "base": cell.choices.get("base", "default"), **commit}
+    who = tracking.Identity(config["name"], cell.hash, dict(cell.choices), tags)
+    return tracking.Mirror(uri, who, cell.folder, results)
 
 
 def trained(cfg: DictConfig, knobs: grpo.Knobs, folder: Path, results: Path):
