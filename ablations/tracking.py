@@ -1,0 +1,400 @@
+"""The mirror of a run's journal in MLflow.
+
+The journal (ablations/journal.py) is the truth: a step is on disk before anything else hears of it. MLflow gets a copy.
+If the store cannot be used, the training goes on and says so once, and the copy catches up: at the next flush, at the
+end of the run, or later from the run's folder alone (`sync`, `catch_up`).
+
+Where the copy differs from the journal, because MLflow's store is narrower:
+- Names: MLflow takes letters, digits and `_ - . space : /`, so `pass@1` becomes `pass_at_1` (see `name`).
+- Infinity: the store would turn it into 1.797e308, which looks measured. It is left out, and the tag `infinite` says
+  which metric was infinite at which step. NaN is kept; MLflow has a flag for it.
+- Long parameters: MLflow would cut them at 6,000 characters. Their beginning and a checksum are stored instead; the
+  run's artifact config.yaml has the whole text.
+
+mlflow is imported here only, and only when a store is used: it costs 1.5 s and 165 MB.
+"""
+
+import functools
+import hashlib
+import json
+import logging
+import math
+import os
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from filelock import FileLock
+
+from ablations.journal import TIMING, Journal, git_commit, git_commit_date, merged_rows, write_examples
+
+__all__ = ["Journal", "git_commit", "git_commit_date", "write_examples"]    # the rest of what a run writes, at hand
+
+POINTS = 1000                           # metrics per request, MLflow's limit
+EVERY = 10.0                            # seconds between requests of a run
+PATIENCE = (30.0, 600.0)                # seconds until a store that was away is asked again: at first, at most
+LOCK_SECONDS = 300.0                    # laying out a new SQLite store takes seconds, and processes queue for it
+PARAMETER, TAG, KEY = 6000, 8000, 250   # characters, MLflow's limits
+RECORD = "mlflow.json"                  # in a run's folder: its Identity
+WORDS = {"@": "_at_", "%": "_percent", "[": ".", "]": "", "=": "-"}
+NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
+
+# Read by MLflow at its import. Its own patience with a server, 7 tries of 2 minutes, would hold up the training.
+ENVIRONMENT = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "GIT_PYTHON_REFRESH": "quiet",
+}
+
+
+class ParameterChanged(ValueError):
+    """A run would go on under its own hash with another value of one of its parameters."""
+
+
+def name(metric: str) -> str:
+    """A name in MLflow's alphabet: pass@1 -> pass_at_1, top[5] -> top.5, a=1 -> a-1, 95% -> 95_percent."""
+    mapped = "".join(WORDS.get(character, character) for character in metric)
+    mapped = re.sub(r"[^A-Za-z0-9_.\- :/]", lambda found: f"_u{ord(found[0]):x}", mapped)
+    mapped = re.sub("/+", "/", mapped).strip("/")
+    return mapped if len(mapped) <= KEY else f"{mapped[:KEY - 17]}_{_checksum(mapped)}"
+
+
+def canonical(value: Any) -> str:
+    """A parameter's text, one for all spellings of a value: 1e-3 and 0.001; 1, 1.0 and "1"; true and True."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    text = str(value).strip()
+    if text in ("True", "False"):
+        return text.lower()
+    if not NUMBER.fullmatch(text) or not math.isfinite(float(text)):
+        about = f"... ({len(text)} characters, sha256 {_checksum(text)}, whole in config.yaml)"
+        return text if len(text) <= PARAMETER else text[:200] + about
+    if re.fullmatch(r"[+-]?\d+", text):
+        return str(int(text))
+    number = float(text)
+    return str(int(number)) if number.is_integer() else repr(number)
+
+
+def _checksum(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def store_uri(results: Path | str, tracking: str = "sqlite") -> str | None:
+    """Where MLflow writes: `sqlite` is results/mlflow.db at its absolute path, `none` is nowhere, a URI is itself.
+
+    Raises ValueError for a URI that MLflow refuses (a folder), or whose place depends on where a run is started.
+    """
+    if tracking == "none":
+        return None
+    if tracking == "sqlite":
+        return f"sqlite:///{Path(results).absolute() / 'mlflow.db'}"
+    scheme, found, rest = tracking.partition("://")
+    if not found or scheme == "file":
+        raise ValueError(
+            f"machine.tracking is {tracking}; it can be sqlite (one store under results/), none, or the URI of a "
+            "tracking server or a database, such as http://host:5000. MLflow writes to plain folders no more."
+        )
+    if scheme.startswith("sqlite") and not rest.startswith("//"):
+        raise ValueError(
+            f"machine.tracking is {tracking}, a file relative to wherever each run is started. Give its path from the "
+            "root, sqlite:////folder/mlflow.db, or say sqlite for one store under results/."
+        )
+    return tracking
+
+
+def ensure_store(uri: str, experiment: str, results: Path | str) -> str:
+    """Make the store and the experiment if they are not there -> experiment id.
+
+    Under a lock, because of processes that open a missing SQLite file at once all but one die laying out its tables. An
+    experiment that was deleted in MLflow comes back. Artifacts of a SQLite store lie in results/mlartifacts.
+    """
+    with _lock(uri):
+        client = _client(uri)
+        found = client.get_experiment_by_name(experiment)
+        if found is None:
+            folder = Path(results).absolute() / "mlartifacts" / name(experiment)
+            return client.create_experiment(experiment, folder.as_uri() if uri.startswith("sqlite") else None)
+        if found.lifecycle_stage == "deleted":
+            client.restore_experiment(found.experiment_id)
+        return found.experiment_id
+
+
+def parent_run(uri: str, experiment: str) -> str:
+    """The run under which an ablation's cells hang, made once -> run id. The experiment has to be there.
+
+    It is no process, so it is finished from the start and nothing has to end it.
+    """
+    with _lock(uri):
+        client = _client(uri)
+        inside = client.get_experiment_by_name(experiment).experiment_id
+        oldest = {"max_results": 1, "order_by": ["attributes.start_time ASC"]}
+        if found := client.search_runs([inside], "tags.kind = 'ablation'", **oldest):
+            return found[0].info.run_id
+        made = client.create_run(inside, tags={"kind": "ablation", "ablation": experiment}, run_name=experiment)
+        client.set_terminated(made.info.run_id, "FINISHED")
+        return made.info.run_id
+
+
+def _lock(uri: str) -> FileLock:
+    local = uri.startswith("sqlite")
+    path = Path(uri.partition("://")[2][1:] if local else Path(tempfile.gettempdir()) / f"mlflow-{_checksum(uri)}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return FileLock(f"{path}.lock", timeout=LOCK_SECONDS)
+
+
+@functools.cache
+def _client(uri: str):
+    for key, value in ENVIRONMENT.items():
+        os.environ.setdefault(key, value)
+    from mlflow.tracking import MlflowClient
+
+    for chatty in ("mlflow", "alembic"):
+        logging.getLogger(chatty).setLevel(logging.ERROR)
+    return MlflowClient(tracking_uri=uri, registry_uri=uri)
+
+
+def _unusable() -> tuple[type[Exception], ...]:
+    """What a store raises that cannot be used. Anything else is a fault of this project and is not hidden."""
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    return MlflowException, SQLAlchemyError, OSError      # OSError: connections, full disks, a lock not had in time
+
+
+class Identity(NamedTuple):
+    """What the store says of a run before its first step. Kept in its folder, so that the folder is enough to sync."""
+
+    experiment: str
+    hash: str
+    params: dict[str, str]      # the swept keys
+    tags: dict[str, str]        # arm, seed, base, commit, commit_date
+
+
+class Point(NamedTuple):
+    """One number on its way to the store."""
+
+    name: str
+    step: int
+    value: float
+    time: int                   # ms since 1970
+
+
+class Silent:
+    """The mirror of a run that no store is told of (machine.tracking=none)."""
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        """Nothing to do."""
+
+    def close(self, state: str, reason: str = "") -> bool:
+        """Nothing was to be stored, so nothing is missing."""
+        return True
+
+
+def mirror(results: Path | str, tracking: str, experiment: str, cell: Any, base: str = "") -> "Mirror | Silent":
+    """The mirror of a cell's run: cell has hash, arm, seed, folder and choices (the swept keys, key -> text).
+
+    Raises ParameterChanged if the store has this run with another value of a parameter.
+    """
+    folder = Path(cell.folder)
+    tags = {"arm": cell.arm, "seed": str(cell.seed), "base": base}
+    if (environment := folder / "environment.json").is_file():
+        known = json.loads(environment.read_text())
+        tags |= {key: known.get(key, "") for key in ("commit", "commit_date")}
+    identity = Identity(experiment, cell.hash, dict(cell.choices), {key: text for key, text in tags.items() if text})
+    (folder / RECORD).write_text(json.dumps(identity._asdict(), indent=1, sort_keys=True) + "\n")
+    uri = store_uri(results, tracking)
+    return Silent() if uri is None else Mirror(uri, identity, folder, results)
+
+
+def sync(folder: Path | str, uri: str, results: Path | str | None = None) -> bool:
+    """Copy what the store lacks of a run from its folder -> whether the store has all of it now.
+
+    For a store that was away, was lost, or is another one. Raises FileNotFoundError if the folder is no run's.
+    """
+    folder = Path(folder)
+    identity = Identity(**json.loads((folder / RECORD).read_text()))
+    status = json.loads((folder / "status.json").read_text())
+    copy = Mirror(uri, identity, folder, results or folder.absolute().parents[2], every=math.inf)
+    for row in merged_rows(folder):
+        copy.write(row)
+    return copy.close(status["state"], status["reason"])
+
+
+def catch_up(results: Path | str, tracking: str, experiment: str) -> list[Path]:
+    """Sync every ended run of an ablation whose end the store does not know -> their folders. Fast if there is none."""
+    uri = store_uri(results, tracking)
+    ended = {}
+    for record in sorted(Path(results).glob(f"{experiment}/runs/*/{RECORD}")):
+        status = json.loads((record.parent / "status.json").read_text())
+        if status["state"] != "running":
+            ended[json.loads(record.read_text())["hash"], status["state"]] = record.parent
+    if uri is None or not ended:
+        return []
+    try:
+        inside, page, known = ensure_store(uri, experiment, results), None, set()
+        while page != "":
+            found = _client(uri).search_runs([inside], "tags.kind = 'run'", max_results=1000, page_token=page)
+            known |= {(run.data.tags.get("hash"), run.data.tags.get("state")) for run in found}
+            page = found.token or ""
+    except _unusable() as error:
+        _say(f"MLflow at {uri} cannot be used: {_first_line(error)}. The journals under {results} keep what it misses.")
+        return []
+    missing = [folder for key, folder in ended.items() if key not in known]
+    return [folder for folder in missing if sync(folder, uri, results)]
+
+
+def _same(one: float, other: float) -> bool:
+    return one == other or (math.isnan(one) and math.isnan(other))
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+
+
+def _say(sentence: str) -> None:
+    print(sentence, file=sys.stderr, flush=True)
+
+
+def _below(folder: Path, results: Path) -> str:
+    """Where the run lies, from the results folder on, which may move."""
+    folder, results = folder.absolute(), results.absolute()
+    return str(folder.relative_to(results) if folder.is_relative_to(results) else folder)
+
+
+class Mirror:
+    """One run's copy in MLflow. `write` buffers; only ParameterChanged leaves this class, and only before the training.
+
+    The run is found again by its hash, so a second attempt continues it: points that are there already are not logged
+    twice. If the store's points contradict the journal (the code has changed since), the old run goes to MLflow's bin
+    and a new one is written whole. Every request names its run, so neither MLFLOW_RUN_ID nor an active run matters.
+    """
+
+    def __init__(
+        self, uri: str, identity: Identity, folder: Path | str, results: Path | str, every: float = EVERY
+    ) -> None:
+        self.uri, self.identity, self.every = uri, identity, every
+        self.folder, self.results = Path(folder), Path(results)
+        self.away = ""                                    # why the store could not be used the last time
+        self._pending: list[Point] = []
+        self._steps: set[int] = set()
+        self._infinite: list[str] = []
+        self._run: str | None = None
+        self._stored: dict[tuple[str, int], float] | None = None
+        self._next, self._wait = time.monotonic() + every, PATIENCE[0]
+        self._try(self._attach)
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        """Take over one step; after `every` seconds, or at 1,000 points, all that waits goes to the store."""
+        self._take(row)
+        if time.monotonic() >= self._next or (len(self._pending) >= POINTS and not self.away):
+            self._try(self._flush, ParameterChanged)
+
+    def close(self, state: str, reason: str = "") -> bool:
+        """Send what is left and how the run ended ("running": it has not) -> whether the store has all of it."""
+        def end() -> None:
+            self._flush()
+            if {step for _, step in self._stored} - self._steps:      # an earlier attempt went further than this one
+                self._replace()
+            infinite = {"infinite": "; ".join(self._infinite)} if self._infinite else {}
+            self._tag({"state": state, "reason": reason, **infinite})
+            if state != "running":
+                _client(self.uri).set_terminated(self._run, "FINISHED" if state == "complete" else "FAILED")
+        return self._try(end, ParameterChanged)
+
+    def _take(self, row: Mapping[str, Any]) -> None:
+        now, step = int(time.time() * 1000), int(row["step"])
+        self._steps.add(step)
+        for key, value in row.items():
+            if math.isinf(value):
+                self._infinite.append(f"{key} is {value} at step {step}")
+            elif key != "step":
+                self._pending.append(Point(name(key), step, float(value), now))
+
+    def _try(self, action: Callable[[], None], *also: type[Exception]) -> bool:
+        try:
+            action()
+        except (*_unusable(), *also) as error:
+            if not self.away:
+                _say(f"MLflow at {self.uri} cannot be used: {_first_line(error)}. The training goes on, and the journal "
+                     f"in {self.folder} keeps what the store misses.")
+            self.away, self._stored = _first_line(error), None    # a failed request may have been stored all the same
+            self._next, self._wait = time.monotonic() + self._wait, min(2 * self._wait, PATIENCE[1])
+            return False
+        if self.away:
+            _say(f"MLflow at {self.uri} can be used again and has caught up.")
+        self.away, self._next, self._wait = "", time.monotonic() + self.every, PATIENCE[0]
+        return True
+
+    def _attach(self) -> None:
+        """Find the run by its hash, or make it, and give it parameters, tags and config.yaml."""
+        client, who = _client(self.uri), self.identity
+        inside = ensure_store(self.uri, who.experiment, self.results)
+        parent = parent_run(self.uri, who.experiment)
+        same = f"tags.kind = 'run' and tags.hash = '{who.hash}'"
+        found = client.search_runs([inside], same, max_results=1, order_by=["attributes.start_time DESC"])
+        stored = found[0].data.params if found else {}
+        given = {name(key): canonical(value) for key, value in who.params.items()} | {"hash": who.hash}
+        for key in stored.keys() & given.keys():
+            if stored[key] != given[key]:
+                raise ParameterChanged(
+                    f"{key} is {given[key]}, but {self.folder.name} was started with {stored[key]} (in {self.uri}). A "
+                    f"run keeps its parameters: set {key}={stored[key]}, or give the new value a run of its own."
+                )
+        if found:
+            run = found[0].info.run_id
+            client.update_run(run, status="RUNNING")
+        else:
+            run = client.create_run(inside, run_name=self.folder.name).info.run_id
+        self._run, self._stored = run, None if found else {}
+        place = {"mlflow.parentRunId": parent, "ablation": who.experiment, "folder": _below(self.folder, self.results)}
+        self._tag({**who.tags, **place, "kind": "run", "hash": who.hash, "state": "running", "reason": ""})
+        for key in given.keys() - stored.keys():
+            client.log_param(run, key, given[key])
+        if (config := self.folder / "config.yaml").is_file():
+            client.log_artifact(run, str(config))
+
+    def _tag(self, tags: Mapping[str, str]) -> None:
+        for key, text in tags.items():
+            _client(self.uri).set_tag(self._run, key, text if len(text) <= TAG else f"{text[:TAG - 3]}...")
+
+    def _flush(self) -> None:
+        if self._run is None:
+            self._attach()
+        if self._stored is None:
+            self._stored = self._history()
+        missing = [p for p in self._pending if (p.name, p.step) not in self._stored]
+        again = [p for p in self._pending if (p.name, p.step) in self._stored and not p.name.startswith(TIMING)]
+        if all(_same(self._stored[p.name, p.step], p.value) for p in again):
+            self._send(missing)
+        else:
+            self._replace()
+
+    def _replace(self) -> None:
+        """Begin the store's run again from the journal; what was there goes to MLflow's bin."""
+        self._pending, self._infinite = [], []
+        for row in merged_rows(self.folder):
+            self._take(row)
+        _client(self.uri).delete_run(self._run)
+        self._run = None
+        self._attach()
+        self._send(self._pending)
+
+    def _send(self, points: Sequence[Point]) -> None:
+        from mlflow.entities import Metric
+
+        for start in range(0, len(points), POINTS):
+            batch = [Metric(p.name, p.value, p.time, p.step) for p in points[start:start + POINTS]]
+            _client(self.uri).log_batch(self._run, metrics=batch)
+        self._pending = []
+
+    def _history(self) -> dict[tuple[str, int], float]:
+        """(name, step) -> the value that was logged last."""
+        client = _client(self.uri)
+        names = client.get_run(self._run).data.metrics
+        points = [point for key in names for point in client.get_metric_history(self._run, key)]
+        return {(point.key, point.step): point.value for point in sorted(points, key=lambda point: point.timestamp)}
