@@ -75,6 +75,24 @@ def load(results: Path | str, ablation: str) -> Stored:
     return Stored(rows, runs[[*columns, *ABOUT]], knobs, superseded.reset_index(drop=True))
 
 
+def within(stored: Stored, hashes: Iterable[str]) -> tuple[Stored, int]:
+    """The runs with these hashes, and the number of runs left out: the store also holds what else was run under this
+    name, for example trials at a smaller budget. A knob that none of the remaining runs set is no longer a column."""
+    keep = stored.runs.hash.isin(list(hashes))
+    runs = stored.runs[keep]
+    idle = [knob for knob in stored.knobs if runs[knob].astype(object).eq(UNSET).all()]
+    runs, rows = (
+        frame.drop(columns=idle).reset_index(drop=True)
+        for frame in (runs, stored.rows[stored.rows.run.isin(runs.run.astype(object))])
+    )
+    for frame in (runs, rows):
+        for column in frame.select_dtypes("category"):
+            frame[column] = frame[column].cat.remove_unused_categories()
+    superseded = stored.superseded[stored.superseded.hash.isin(list(hashes))]
+    knobs = [knob for knob in stored.knobs if knob not in idle]
+    return Stored(rows, runs, knobs, superseded), int((~keep).sum())
+
+
 def value(text: object) -> int | float | str:
     """A knob's value as a number where it is one, else as text: "16" -> 16, "1e-6" -> 1e-06, None, null -> "None", true
     -> "True"."""

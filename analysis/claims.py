@@ -1,0 +1,345 @@
+"""The claims of an ablation, written before its runs, and what the runs say about them.
+
+A claim names a metric, a window of steps and two arms. Both arms were run with the same seeds, so the evidence is one
+difference per
+pair: the metric averaged over the window in one run minus the same in its partner. The run is the unit, not the step or
+the prompt.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from omegaconf import OmegaConf
+
+from analysis import stats
+from analysis.load import Stored, value
+
+EXPECTATIONS = ("greater", "less", "equal")
+ALPHA = 0.05
+FEWEST_SEEDS = 5  # with fewer, a t interval is too wide to mean much and no sign-flip p can be below .125
+FULL = "paper"  # the budget at which every claim must find its arms; smaller ones run a part of the crossing
+REPRODUCED, EQUAL, REVERSED = "reproduced", "reproduced (equal)", "reversed"
+NULL, UNDERPOWERED, NO_VERDICT = "null", "underpowered", "no verdict"
+
+
+class Claim(NamedTuple):
+    """compare: knob -> (value of x, value of y), the difference is x - y. window: first and last step, both included.
+    margin: in the metric's unit, a difference inside it is a null; None where the claim has none."""
+
+    says: str
+    metric: str
+    window: tuple[int, int]
+    compare: dict[str, tuple]
+    where: dict
+    expect: str
+    margin: float | None
+    paper: str
+
+
+class Question(NamedTuple):
+    """results/<ablation>/ablation.yaml. cells: the runs the crossing consists of, each at least {hash, arm, seed};
+    None: not said."""
+
+    name: str
+    question: str
+    paper: str
+    claims: list[Claim]
+    figures: list[str]
+    budget: str
+    cells: list[dict] | None
+
+
+class Verdicts(NamedTuple):
+    """table: one row per claim. pairs: one row per claim and pair, columns claim, seed, base, x, y, difference,
+    steps."""
+
+    table: pd.DataFrame
+    pairs: pd.DataFrame
+
+
+def read_question(results: Path | str, ablation: str) -> Question:
+    """The question and claims that the crossing left beside its results. Raises FileNotFoundError or ValueError, with
+    the file."""
+    file = Path(results) / ablation / "ablation.yaml"
+    if not file.is_file():
+        raise FileNotFoundError(
+            f"There is no {file}; a crossing writes it when it starts. Run `ablate ablation={ablation}`."
+        )
+    content = OmegaConf.to_container(OmegaConf.load(file), resolve=True)
+    claims = []
+    for number, given in enumerate(content.get("claims") or [], start=1):
+        try:
+            claims.append(claim(given))
+        except ValueError as error:
+            raise ValueError(f"{file}, claim {number}: {error}") from None
+    return Question(
+        ablation,
+        content.get("question", ""),
+        content.get("paper", ""),
+        claims,
+        list(content.get("figures") or []),
+        str(content.get("budget", "")),
+        content.get("cells"),
+    )
+
+
+def claim(given: Mapping) -> Claim:
+    """A claim from its yaml entry. Raises ValueError: what was given, what is allowed."""
+    needed, optional = ("says", "metric", "window", "compare", "expect"), ("where", "margin", "paper")
+    if missing := [key for key in needed if key not in given]:
+        raise ValueError(
+            f"it has no {', '.join(missing)}; a claim needs {', '.join(needed)} and may have {', '.join(optional)}."
+        )
+    if unknown := [key for key in given if key not in needed + optional]:
+        raise ValueError(
+            f"{', '.join(map(str, unknown))} is not part of a claim; it may have {', '.join(needed + optional)}."
+        )
+    window, compare, margin = given["window"], given["compare"], given.get("margin")
+    if not (
+        isinstance(window, Sequence)
+        and len(window) == 2
+        and all(isinstance(s, int) for s in window)
+        and window[0] <= window[1]
+    ):
+        raise ValueError(
+            f"window is {window}; it must be [first, last], two steps with first <= last (both are included)."
+        )
+    if not (
+        isinstance(compare, Mapping) and compare and all(isinstance(v, list) and len(v) == 2 for v in compare.values())
+    ):
+        raise ValueError(f"compare is {compare}; it must name the two arms as {{knob: [x, y]}}.")
+    compare = {key: (value(pair[0]), value(pair[1])) for key, pair in compare.items()}
+    if "seed" in compare or all(x == y for x, y in compare.values()):
+        raise ValueError(
+            f"compare is {given['compare']}; it must name two arms that differ in a knob other than the seed."
+        )
+    if given["expect"] not in EXPECTATIONS:
+        raise ValueError(f"expect is {given['expect']!r}; it must be one of {', '.join(EXPECTATIONS)}.")
+    if (margin is None and given["expect"] == "equal") or (
+        margin is not None and not (math.isfinite(margin) and margin > 0)
+    ):
+        raise ValueError(
+            f"margin is {margin}; it must be a number above 0 in the metric's unit, and `expect: equal` needs one."
+        )
+    where = {key: value(wanted) for key, wanted in (given.get("where") or {}).items()}
+    return Claim(
+        given["says"],
+        given["metric"],
+        tuple(window),
+        compare,
+        where,
+        given["expect"],
+        margin,
+        str(given.get("paper", "")),
+    )
+
+
+def pairs(stored: Stored, claim: Claim) -> pd.DataFrame:
+    """The claim's evidence: one row per (seed, base), columns seed, base, x, y, difference, steps, combinations.
+
+    Runs are paired on every swept thing except the compared knobs, and only complete runs are (the others are counted
+    by `left_out`). Within a pair both runs are averaged over the steps of the window at which BOTH have a finite value:
+    a metric that is undefined at a step (the length of wrong answers when there is none) is then missing on both sides.
+    `steps` is the mean number of steps used. Where knobs are swept that the claim neither compares nor fixes, their
+    pairs are averaged (`combinations` counts them), because runs that share a seed are not independent evidence.
+    """
+    keys = ["seed", "base", *(knob for knob in stored.knobs if knob not in claim.compare)]
+    keys = [key for key in keys if key not in claim.compare]
+    complete = stored.runs.loc[stored.runs.state.eq("complete"), "run"]
+    rows = stored.rows[stored.rows.metric.eq(claim.metric) & stored.rows.step.between(*claim.window)]
+    rows = rows[_matches(rows, claim.where) & rows.run.isin(complete) & np.isfinite(rows.value)]
+    by_step = stats.paired(rows, claim.compare, [*keys, "step"])
+    by_pair = (
+        by_step.groupby(keys, observed=True)
+        .agg(x=("x", "mean"), y=("y", "mean"), difference=("difference", "mean"), steps=("step", "size"))
+        .reset_index()
+    )
+    unit = [key for key in ("seed", "base") if key in keys]
+    by_unit = (
+        by_pair.groupby(unit, observed=True)
+        .agg(
+            x=("x", "mean"),
+            y=("y", "mean"),
+            difference=("difference", "mean"),
+            steps=("steps", "mean"),
+            combinations=("x", "size"),
+        )
+        .reset_index()
+    )
+    return by_unit if "base" in unit else by_unit.assign(base="both")
+
+
+def verdicts(stored: Stored, question: Question, *, seed: int = 0) -> Verdicts:
+    """Every claim decided. seed: of the random sign flips, used only where there are too many pairs for all patterns.
+
+    Raises LookupError for a metric, knob or arm that is not there, with those that are; at a smaller budget than the
+    full one a claim about arms that this budget does not run gets "no verdict" instead.
+    """
+    rng = np.random.default_rng(seed)
+    table, evidence = [], []
+    for number, claim in enumerate(question.claims, start=1):
+        absent = unknown(stored, question, claim)
+        if absent and question.budget in ("", FULL):
+            raise LookupError(f"Claim {number} ({claim.says}): {absent}")
+        found = pairs(stored, claim).assign(claim=number) if not absent else pd.DataFrame({"difference": []})
+        table.append(
+            {
+                "claim": number,
+                **_described(claim),
+                **_measured(found, claim, rng),
+                **_counted(stored, claim, found, absent),
+            }
+        )
+        evidence.append(found)
+    table = pd.DataFrame(table)
+    if len(table):
+        judged = table.seeds >= FEWEST_SEEDS
+        table["p_holm"] = stats.holm(table.p.where(judged))
+        table["verdict"] = [
+            decide(row) if enough else NO_VERDICT for enough, row in zip(judged, table.to_dict("records"), strict=True)
+        ]
+        table["note"] = [_noted(row) for row in table.to_dict("records")]
+    return Verdicts(
+        table,
+        pd.concat([frame for frame in evidence if len(frame)], ignore_index=True)
+        if any(map(len, evidence))
+        else pd.DataFrame(columns=["claim", "seed", "base", "x", "y", "difference", "steps"]),
+    )
+
+
+def decide(row: Mapping) -> str:
+    """The verdict of one claim from expect, margin, difference, low, high (95 %), p_holm and p_equal (two one-sided
+    tests).
+
+    For greater and less: a Holm-adjusted p below .05 decides, reproduced or reversed by the sign; else null if the 90 %
+    interval lies inside the margin, else underpowered. For equal the roles change: the 90 % interval inside the margin
+    reproduces the claim, and it is reversed only if the difference is significant and its 95 % interval lies outside
+    the margin altogether.
+    """
+    significant, inside = row["p_holm"] < ALPHA, row["p_equal"] < ALPHA
+    if row["expect"] == "equal":
+        outside = row["low"] >= row["margin"] or row["high"] <= -row["margin"]
+        return EQUAL if inside else REVERSED if significant and outside else UNDERPOWERED
+    if significant:
+        return REPRODUCED if (row["difference"] > 0) == (row["expect"] == "greater") else REVERSED
+    return NULL if inside else UNDERPOWERED
+
+
+def unknown(stored: Stored, question: Question, claim: Claim) -> str:
+    """What the claim names and the ablation does not have, with what it has; empty if all is there."""
+    swept = [*stored.knobs, "seed", "base"]
+    named = [*((key, v) for key, pair in claim.compare.items() for v in pair), *claim.where.items()]
+    for key, wanted in named:
+        if key not in swept:
+            return f"nothing called {key} was swept; the swept keys are {', '.join(swept)}."
+        there = list(stored.runs[key].cat.categories)
+        planned = {value(cell[key]) for cell in question.cells or () if key in cell}
+        if wanted not in there and wanted not in planned:
+            return f"no run has {key}={wanted}; there are {', '.join(map(str, there))}."
+    metrics = list(stored.rows.metric.cat.categories)
+    return "" if claim.metric in metrics else f"no run logged {claim.metric}; there are {', '.join(metrics)}."
+
+
+def arm_names(claim: Claim) -> tuple[str, str]:
+    """The two arms in words: the values alone if one knob is compared, else key=value."""
+    x, y = ([(key, pair[side]) for key, pair in claim.compare.items()] for side in (0, 1))
+    return tuple(str(side[0][1]) if len(side) == 1 else " ".join(f"{key}={v}" for key, v in side) for side in (x, y))
+
+
+def left_out(stored: Stored, claim: Claim) -> str:
+    """Runs of the claim's arms that are not complete and hence not in its pairs, as "constant: 1 diverged, 2
+    failed"."""
+    words = []
+    for side, name in enumerate(arm_names(claim)):
+        of_arm = stored.runs[
+            _matches(stored.runs, {**claim.where, **{k: pair[side] for k, pair in claim.compare.items()}})
+        ]
+        counts = of_arm.state[of_arm.state.ne("complete")].value_counts()
+        if len(counts):
+            words.append(f"{name}: " + ", ".join(f"{count} {state}" for state, count in sorted(counts.items())))
+    return "; ".join(words)
+
+
+def _matches(frame: pd.DataFrame, where: Mapping) -> pd.Series:
+    chosen = pd.Series(True, index=frame.index)
+    for key, wanted in where.items():
+        chosen &= frame[key].eq(wanted).fillna(False).astype(bool)
+    return chosen
+
+
+def _described(claim: Claim) -> dict:
+    x, y = arm_names(claim)
+    return {
+        "says": claim.says,
+        "metric": claim.metric,
+        "first_step": claim.window[0],
+        "last_step": claim.window[1],
+        "knob": ", ".join(claim.compare),
+        "x": x,
+        "y": y,
+        "where": " ".join(f"{k}={v}" for k, v in claim.where.items()),
+        "expect": claim.expect,
+        "margin": math.nan if claim.margin is None else claim.margin,
+        "paper": claim.paper,
+    }
+
+
+def _measured(found: pd.DataFrame, claim: Claim, rng: np.random.Generator) -> dict:
+    difference = found.difference.to_numpy(dtype=float)
+    mean, low, high, n, _ = stats.t_interval(difference, 1 - ALPHA)
+    _, low90, high90, *_ = stats.t_interval(difference, 1 - 2 * ALPHA)
+    sd = stats.spread(difference)
+    p_equal = math.nan if claim.margin is None else stats.equivalent(difference, claim.margin, ALPHA)[0]
+    return {
+        "mean_x": found.x.mean() if n else math.nan,
+        "mean_y": found.y.mean() if n else math.nan,
+        "difference": mean,
+        "low": low,
+        "high": high,
+        "low90": low90,
+        "high90": high90,
+        "sd": sd,
+        "n": n,
+        "seeds": found.seed.nunique() if n else 0,
+        "p": stats.t_test(difference),
+        "p_equal": p_equal,
+        "p_sign_flip": stats.sign_flip(difference, rng),
+        "seeds_needed": stats.seeds_needed(mean, sd),
+        "seeds_for_margin": math.nan if claim.margin is None else stats.seeds_needed(claim.margin, sd),
+    }
+
+
+def _counted(stored: Stored, claim: Claim, found: pd.DataFrame, absent: str) -> dict:
+    steps = found.steps if len(found) else pd.Series([0])
+    return {
+        "fewest_steps": steps.min(),
+        "most_steps": steps.max(),
+        "absent": absent,
+        "left_out": "" if absent else left_out(stored, claim),
+        "unbalanced": len(found) > 0 and found.combinations.nunique() > 1,
+        "identical": len(found) > 0 and bool((found.difference == 0).all()),
+    }
+
+
+def _noted(row: Mapping) -> str:
+    """What a reader must know beside the numbers."""
+    notes = []
+    if row["absent"]:
+        notes.append(f"not part of this crossing: {row['absent']}")
+    elif row["n"] == 0:
+        notes.append("no pair of complete runs has this metric in the window")
+    elif row["verdict"] == NO_VERDICT:
+        notes.append(f"{row['seeds']} paired seeds; a verdict needs {FEWEST_SEEDS}")
+    if row["identical"]:
+        notes.append("the difference is exactly 0 in every pair")
+    if row["verdict"] in (REPRODUCED, REVERSED) and row["expect"] != "equal" and row["p_equal"] < ALPHA:
+        notes.append(f"significant, but smaller than the margin of {row['margin']:g}")
+    if row["left_out"]:
+        notes.append(f"runs not counted: {row['left_out']}; the difference is over the pairs that completed")
+    if row["unbalanced"]:
+        notes.append("some seeds lack some of the other knobs' values")
+    return ". ".join(notes)
