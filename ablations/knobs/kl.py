@@ -103,12 +103,15 @@ def k3_value_k2_gradient(
 ) -> Tensor:
     """k3's value with k2's gradient, straight through: an unbiased curve and the gradient of KL(pi || ref).
 
-    What verl documents as k3+ (which raises at the version read). value_clamp bounds the value shown, log_ratio_clamp
-    both.
+    What verl documents as k3+ (which raises at the version read). Both clamps are k3's: where its value is clipped
+    there is no gradient either.
     """
     clamps = {"log_ratio_clamp": log_ratio_clamp}
+    value = k3(logp, logp_ref, **clamps, value_clamp=value_clamp).detach()
     gradient = k2(logp, logp_ref, **clamps, value_clamp=None)
-    return k3(logp, logp_ref, **clamps, value_clamp=value_clamp).detach() + (gradient - gradient.detach())
+    if value_clamp is not None:
+        gradient = torch.where(value.abs() < value_clamp, gradient, gradient.detach())
+    return value + (gradient - gradient.detach())
 
 
 def _estimate(
@@ -166,8 +169,8 @@ class Placement(_Places):
         places = (in_loss, before_baseline, to_go)
         if any(place not in (0, 1) for place in places) or sum(places) > 1:
             raise ValueError(
-                f"The KL placement has in_loss={in_loss}, before_baseline={before_baseline}, to_go={to_go}; at most one "
-                "of them is 1 and the others are 0, or the KL counts twice. Choose placement=none, loss, "
+                f"The KL placement has in_loss={in_loss}, before_baseline={before_baseline}, to_go={to_go}; at most "
+                "one of them is 1 and the others are 0, or the KL counts twice. Choose placement=none, loss, "
                 "reward_before_baseline or reward_to_go."
             )
         if to_old and not in_loss:
