@@ -18,6 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from ablations import build, identity, tracking
 from ablations.contradictions import Refused, refuse, refuse_unwritable
+from ablations.inert import equal_by_construction
 
 
 class Cell(NamedTuple):
@@ -58,6 +59,7 @@ def start(config: DictConfig) -> Crossing:
     results = Path(identity.results_folder())
     refuse_unwritable(str(results))
     cells: dict[str, Cell] = {}
+    arms: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = {}  # (seed, base) -> arm -> config
     for overrides in cell_overrides(config):
         cfg = compose("config", overrides)
         resolved = build.plain(cfg)
@@ -65,8 +67,12 @@ def start(config: DictConfig) -> Crossing:
         build.knobs(cfg)
         cell = cell_of(resolved, overrides, results)
         cells.setdefault(cell.hash, cell)
+        arms.setdefault((cell.seed, cell.choices.get("base", "")), {})[cell.arm] = resolved
     crossing = Crossing(resolved["name"], results, list(cells.values()))
-    record(crossing, resolved)
+    same = equal_by_construction(next(iter(arms.values())))
+    for one, other, why in same:
+        print(f"warning: {one} and {other} are equal by construction: {why}", file=sys.stderr, flush=True)
+    record(crossing, resolved, same)
     if (uri := tracking.store_uri(results, resolved["machine"]["tracking"])) is not None:
         tracking.ensure_store(uri, crossing.name, results)
         tracking.parent_run(uri, crossing.name)
@@ -92,14 +98,17 @@ def cell_of(resolved: Mapping[str, Any], overrides: Sequence[str], results: Path
     return Cell(hashed, identity.arm(choices), str(resolved["seed"]), folder, choices)
 
 
-def record(crossing: Crossing, resolved: Mapping[str, Any]) -> None:
-    """Copy the question and its claims beside the results, with the cells they are about."""
+def record(crossing: Crossing, resolved: Mapping[str, Any], same: Sequence[tuple[str, str, str]]) -> None:
+    """Copy the question and its claims beside the results, with the cells they are about and the arms that cannot
+    differ."""
     kept = {
         key: resolved[key]
         for key in ("question", "paper", "claims", "figures", "budget")
         if resolved.get(key) is not None
     }
     kept["cells"] = [{"hash": c.hash, "arm": c.arm, "seed": c.seed, **c.choices} for c in crossing.cells]
+    if same:
+        kept["equal_by_construction"] = [{"arms": [one, other], "why": why} for one, other, why in same]
     folder = crossing.results / crossing.name
     folder.mkdir(parents=True, exist_ok=True)
     OmegaConf.save(OmegaConf.create(kept), folder / "ablation.yaml")
