@@ -3,8 +3,8 @@
 Prompt `7a5b8c3=` asks for (7 + 5 + 8 + 3) mod 10; level k has k + 1 digits, and letters label the additions. The gold
 response `a52b80c33#3` writes per step its letter, the copied operand and the running sum, then `#` and the answer; the
 end token follows. Copying the operand first is what makes the task learnable at this size: looking an operand up and
-adding it become two separate one-token problems. The fillers `.` and `~` may stand anywhere and mean nothing: they give
-an answer a length of its own.
+adding it become two separate one-token problems. The fillers `.` and `~` may stand anywhere and mean nothing: they
+give an answer a length of its own.
 """
 
 import hashlib
@@ -79,8 +79,8 @@ class Style:
                 )
         if self.ramble_mean < 1 or not 1 <= self.hedge_answers <= 10:
             raise ValueError(
-                f"style.ramble_mean is {self.ramble_mean} and style.hedge_answers {self.hedge_answers}; a ramble has at "
-                "least 1 filler and a hedge 1 to 10 different digits. Correct the one outside its range."
+                f"style.ramble_mean is {self.ramble_mean} and style.hedge_answers {self.hedge_answers}; a ramble has "
+                "at least 1 filler and a hedge 1 to 10 different digits. Correct what is outside."
             )
         if (most := self.direct + self.hedge + self.ramble_share(len(self.step_error))) > 1:
             raise ValueError(
@@ -95,13 +95,15 @@ class Style:
 
 @dataclass(frozen=True)
 class ChainSum:
-    """The task. `levels`: what to draw, equally often, each from 1 to 5; one operand tuple in `one_in` is held out.
+    """The task. `levels`: what to draw, equally often, each from 1 to 5; one operand tuple in `one_in` is held out;
+    answers have at most `max_new_tokens` tokens, the end token included.
 
     Whether a problem is held out depends on its operands alone, so no seed can move one from evaluation into training.
     """
 
     levels: Sequence[int]
     one_in: int
+    max_new_tokens: int
 
     alphabet = ALPHABET
     end = END
@@ -122,7 +124,7 @@ class ChainSum:
             )
 
     def draw(self, n: int, generator: random.Random, split: str) -> list[Problem]:
-        """n problems of the split "train" or "heldout", with replacement: any level, then any operands, equally likely."""
+        """n problems of the split "train" or "heldout", with replacement: levels, then operands, equally likely."""
         if split not in ("train", "heldout"):
             raise ValueError(f"split is {split!r}; allowed are 'train' and 'heldout'. Pass one of the two.")
         problems = []
@@ -145,8 +147,8 @@ class ChainSum:
         """Check one answer; `text` is the response without its end token, `ended` says whether that token came.
 
         Correct: the answer ended, and after the last `#` stands one digit (fillers aside), the right one. A step is
-        right when its letter is the next one, its operand the prompt's and its sum the true running sum; each `#` piece
-        is a step as well, right when its digit is the answer. Takes any text and never raises.
+        right when its letter is the next one, its operand the prompt's and its sum the true running sum; each `#`
+        piece is a step as well, right when its digit is the answer. Takes any text and never raises.
         """
         operands = [int(c) for c in problem.prompt if c in DIGITS]
         sums = [sum(operands[: i + 1]) % 10 for i in range(len(operands))]
@@ -188,7 +190,7 @@ class ChainSum:
             return self.gold(problem)
         if problem.level > len(style.step_error):
             raise ValueError(
-                f"a problem has level {problem.level}; style.step_error and style.direct_right have numbers for levels 1 "
+                f"a problem has level {problem.level}; style.step_error and style.direct_right know levels 1 "
                 f"to {len(style.step_error)}. Add the missing ones or lower task.levels."
             )
         kind = rng.random()

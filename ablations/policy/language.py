@@ -1,0 +1,158 @@
+"""A transformers language model as a policy: it samples answers and says how likely given ones are."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging
+
+from ablations.policy import generic, llama
+from ablations.policy.sample import Sample, distribution, generate, mask_of
+
+
+class LanguagePolicy(nn.Module):
+    """model: a causal language model; tokenizer: one with an end token.
+
+    Dropout stays off, in training too: the ratio of new to old log-probabilities compares one function at two
+    parameter values, and with dropout it would differ from 1 before any update.
+    Raises ValueError for a tokenizer without an end token.
+    """
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase):
+        super().__init__()
+        if tokenizer.eos_token_id is None:
+            raise ValueError(
+                f"the tokenizer of {model.config.name_or_path or type(model).__name__} has no end token; without one "
+                "no answer can end. Set tokenizer.eos_token and save it with the model, or choose another model."
+            )
+        self.model, self.tokenizer = model, tokenizer
+        self.train(False)
+
+    def train(self, mode: bool = True) -> Self:
+        """The flag of this module alone changes; the model stays without dropout."""
+        super().train(mode)
+        self.model.eval()
+        return self
+
+    @property
+    def engine(self) -> ModuleType:
+        """The module that runs the model: the fast way where there is one for it."""
+        return llama if llama.supports(self.model) else generic
+
+    @torch.no_grad()
+    def sample(
+        self,
+        prompts: Sequence[str],
+        group_size: int,
+        *,
+        max_new_tokens: int,
+        temperature: float,
+        generator: torch.Generator,
+        greedy: bool = False,
+    ) -> Sample:
+        """group_size answers to each prompt, of at most max_new_tokens tokens, from softmax(logits / temperature).
+
+        A prompt that occurs several times is computed once. Only `generator` is used for randomness.
+        """
+        if not prompts or group_size < 1 or max_new_tokens < 1 or not temperature > 0:
+            raise ValueError(
+                f"sampling got {len(prompts)} prompts, group_size {group_size}, max_new_tokens {max_new_tokens} and "
+                f"temperature {temperature}; all must be above 0. For the likeliest answer set greedy=True."
+            )
+        distinct = list(dict.fromkeys(prompts))
+        place = {prompt: i for i, prompt in enumerate(distinct)}
+        prompt_ids, prompt_mask = self._encode(distinct)
+        rows = torch.tensor([place[p] for p in prompts], device=prompt_ids.device).repeat_interleave(group_size)
+        end, pad = self.tokenizer.eos_token_id, self.tokenizer.pad_token_id
+        made = generate(
+            self.engine.Decoder(self.model),
+            prompt_ids,
+            prompt_mask,
+            rows,
+            end=end,
+            pad=end if pad is None else pad,
+            max_new_tokens=max_new_tokens,
+            temperature=temperature,
+            generator=generator,
+            greedy=greedy,
+        )
+        spoken = (made.lengths - made.ended.long()).tolist()
+        texts = self.tokenizer.batch_decode(
+            [row[:n] for row, n in zip(made.ids.tolist(), spoken, strict=True)], skip_special_tokens=False
+        )
+        mask = mask_of(made.lengths, made.ids.shape[1])
+        return Sample(prompt_ids[rows], prompt_mask[rows], made.ids, mask, made.ended, made.logp, made.entropy, texts)
+
+    def token_logp(
+        self, prompt_ids: Tensor, prompt_mask: Tensor, ids: Tensor, mask: Tensor, *, temperature: float
+    ) -> tuple[Tensor, Tensor]:
+        """Log-probability of every answer token, and entropy of the distribution it was drawn from, at this
+        temperature.
+
+        prompt_ids, prompt_mask: (N, P), padded on the left; ids, mask: (N, T) -> both (N, T) in nats, 0 where masked,
+        differentiable. Padding, and which rows share the batch, change the values by rounding only.
+        """
+        logits = self.engine.answer_logits(self.model, prompt_ids, prompt_mask, ids, mask)
+        every, spread = distribution(logits, temperature)
+        chosen = every.gather(1, ids[mask][:, None])[:, 0]
+        zero = torch.zeros(ids.shape, dtype=every.dtype, device=ids.device)
+        return zero.masked_scatter(mask, chosen), zero.masked_scatter(mask, spread)
+
+    def token_ends(self, texts: Sequence[str], char_ends: Sequence[Sequence[int]]) -> list[list[int]]:
+        """For each text, the index of the token in which each character position ends: steps found in a text, as
+        tokens.
+
+        char_ends are exclusive ends, as in text[:end]. A last position at the end of the text stays at the last token
+        of the text; the end token is one further.
+        """
+        ends = []
+        for text, wanted in zip(texts, char_ends, strict=True):
+            spans = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+            stops = torch.tensor([stop for _, stop in spans])
+            ends.append([int(torch.searchsorted(stops, end)) for end in wanted])
+        return ends
+
+    def save(self, folder: Path | str) -> None:
+        """Model and tokenizer, in transformers' own format."""
+        self.model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
+    @classmethod
+    def load(cls, folder: Path | str) -> Self:
+        """A saved policy. Raises ValueError for a folder that is not there or holds no model."""
+        folder = Path(folder)
+        if not (folder / "config.json").is_file():
+            found = "holds no config.json" if folder.is_dir() else "is not there"
+            raise ValueError(
+                f"the policy folder {folder} {found}; give one that LanguagePolicy.save or save_pretrained wrote."
+            )
+        shown = logging.is_progress_bar_enabled()
+        logging.disable_progress_bar()  # a bar per load would drown the one that says how the run goes
+        try:
+            with torch.random.fork_rng(devices=[]):
+                model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
+            return cls(model, AutoTokenizer.from_pretrained(folder, local_files_only=True))
+        finally:
+            if shown:
+                logging.enable_progress_bar()
+
+    def _encode(self, prompts: list[str]) -> tuple[Tensor, Tensor]:
+        """Token ids (U, P), padded on the left, and their mask (U, P) bool."""
+        coded = self.tokenizer(prompts)["input_ids"]
+        unknown = self.tokenizer.unk_token_id
+        for prompt, ids in zip(prompts, coded, strict=True):
+            if not ids or (unknown is not None and unknown in ids):
+                raise ValueError(
+                    f"the prompt {prompt!r} is empty or has a character that the tokenizer does not know, so the model "
+                    "cannot read it. Check that task and model belong together."
+                )
+        width = max(map(len, coded))
+        pad = self.tokenizer.pad_token_id
+        fill = self.tokenizer.eos_token_id if pad is None else pad
+        prompt_ids = torch.tensor([[fill] * (width - len(ids)) + ids for ids in coded], device=self.model.device)
+        lengths = torch.tensor([len(ids) for ids in coded], device=self.model.device)
+        return prompt_ids, mask_of(lengths, width).flip(1)

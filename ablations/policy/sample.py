@@ -1,0 +1,126 @@
+"""The sampling loop, and the one place where logits become log-probabilities and entropies.
+
+Sampling is from the whole distribution softmax(logits / temperature): top-p and top-k do not exist here, because the
+sampler's log-probabilities would then belong to another distribution than the trainer's (by log of the kept mass).
+"""
+
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+
+class Sample(NamedTuple):
+    """N answers, G adjacent rows per prompt (prompt i has rows i * G to i * G + G - 1), T the longest answer.
+
+    prompt_ids (N, P) long, padded on the left, and prompt_mask (N, P) bool; ids (N, T) long; mask (N, T) bool, True on
+    every generated token, the end token included; ended (N,) bool, False for an answer cut at the limit; logp (N, T),
+    what each
+    token was sampled with, and entropy (N, T) of the whole distribution it was drawn from, both in nats at the
+    sampling temperature and 0 where masked; texts without the end token.
+    """
+
+    prompt_ids: Tensor
+    prompt_mask: Tensor
+    ids: Tensor
+    mask: Tensor
+    ended: Tensor
+    logp: Tensor
+    entropy: Tensor
+    texts: list[str]
+
+
+class Generated(NamedTuple):
+    """The tensors of a Sample that the loop makes, before they are texts; lengths (N,) long counts the end token."""
+
+    ids: Tensor
+    lengths: Tensor
+    ended: Tensor
+    logp: Tensor
+    entropy: Tensor
+
+
+class Decoder(Protocol):
+    """What the loop asks of a model: prompt and step give next-token logits (rows, V); keep drops all other rows."""
+
+    def prompt(self, prompt_ids: Tensor, prompt_mask: Tensor, rows: Tensor, columns: int) -> Tensor: ...
+    def step(self, tokens: Tensor) -> Tensor: ...
+    def keep(self, rows: Tensor) -> None: ...
+
+
+def distribution(logits: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """log p = log_softmax(logits / temperature), and the entropy H = -sum p log p, in nats: (..., V) -> (..., V),
+    (...).
+
+    A token of probability 0 adds nothing to H and no NaN to its gradient.
+    """
+    logp = torch.log_softmax(logits / temperature, -1)
+    return logp, -(logp.exp() * logp.clamp_min(torch.finfo(logp.dtype).min)).sum(-1)
+
+
+def mask_of(lengths: Tensor, width: int) -> Tensor:
+    """(N,) token counts -> (N, width) bool. Answer masks come from here: ids cannot tell an end token from padding."""
+    return torch.arange(width, device=lengths.device) < lengths[:, None]
+
+
+def generate(
+    decoder: Decoder,
+    prompt_ids: Tensor,
+    prompt_mask: Tensor,
+    rows: Tensor,
+    *,
+    end: int,
+    pad: int,
+    max_new_tokens: int,
+    temperature: float,
+    generator: torch.Generator,
+    greedy: bool,
+    drop_at: float = 0.125,
+) -> Generated:
+    """Sample one answer for each entry of `rows` (N,), an index into the distinct prompts (U, P).
+
+    Every answer has its own column of uniform numbers, all drawn before the first token: what an answer draws, and
+    where the generator stands afterwards, does not depend on when the others end. Rows that ended are dropped once they
+    are the share `drop_at` of those computed, since dropping copies the cache: it saves work and changes nothing else.
+    Greedy takes the likeliest token and leaves the generator alone.
+    """
+    n, device = len(rows), prompt_ids.device
+    ids = torch.full((n, max_new_tokens), pad, device=device)
+    lengths = torch.full((n,), max_new_tokens, device=device)
+    ended = torch.zeros(n, dtype=torch.bool, device=device)
+    logits = decoder.prompt(prompt_ids, prompt_mask, rows, max_new_tokens)
+    logp, entropy = (torch.zeros(n, max_new_tokens, dtype=logits.dtype, device=device) for _ in range(2))
+    if not greedy:
+        uniform = torch.rand(max_new_tokens, n, dtype=torch.float64, generator=generator, device=generator.device)
+        uniform = uniform.to(device)
+    going = torch.arange(n, device=device)  # the answers that the decoder's rows belong to
+    for t in range(max_new_tokens):
+        every, spread = distribution(logits, temperature)
+        token = every.argmax(-1) if greedy else _draw(every, uniform[t, going])
+        live = (~ended[going]).nonzero()[:, 0]
+        owner = going[live]
+        ids[owner, t] = token[live]
+        logp[owner, t] = every[live, token[live]]
+        entropy[owner, t] = spread[live]
+        stopped = owner[token[live] == end]
+        lengths[stopped] = t + 1
+        ended[stopped] = True
+        if t + 1 == max_new_tokens or ended.all():
+            break
+        rest = (~ended[going]).nonzero()[:, 0]
+        if len(rest) <= (1 - drop_at) * len(going):
+            going, token = going[rest], token[rest]
+            decoder.keep(rest)
+        logits = decoder.step(token)
+    width = int(lengths.max())
+    return Generated(ids[:, :width], lengths, ended, logp[:, :width], entropy[:, :width])
+
+
+def _draw(logp: Tensor, uniform: Tensor) -> Tensor:
+    """The token at which the cumulative distribution passes `uniform` (n,) in [0, 1): (n, V) -> (n,).
+
+    Strictly passes: a token of probability 0 is never drawn.
+    """
+    cumulative = logp.double().exp().cumsum(-1)
+    target = uniform[:, None] * cumulative[:, -1:]
+    return torch.searchsorted(cumulative, target, right=True)[:, 0].clamp_max(logp.shape[1] - 1)
