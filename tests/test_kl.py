@@ -216,12 +216,14 @@ def test_outside_a_clamp_there_is_no_gradient_and_inside_no_difference(option):
             assert not slopes[0][1:].any()
 
 
-def test_the_straight_through_gradient_is_not_cut_where_its_value_is():
-    logp = torch.zeros(1, dtype=torch.float64, requires_grad=True)
-    value = kl.k3_value_k2_gradient(logp, torch.tensor([4.0]).double(), log_ratio_clamp=20.0, value_clamp=10.0)
-    value.backward()
-    assert value.item() == 10
-    close(logp.grad, [-4.0])
+def test_the_straight_through_gradient_is_cut_where_its_value_is():
+    for value_clamp, value, slope in ((10.0, 10.0, 0.0), (None, math.exp(4) - 5, -4.0)):
+        logp = torch.zeros(1, dtype=torch.float64, requires_grad=True)
+        reference = torch.tensor([4.0]).double()
+        estimate = kl.k3_value_k2_gradient(logp, reference, log_ratio_clamp=20.0, value_clamp=value_clamp)
+        estimate.backward()
+        close(estimate, [value])
+        close(logp.grad, [slope])
 
 
 @pytest.mark.parametrize("option", ESTIMATORS)

@@ -33,11 +33,15 @@ def variance_floor(variance: Tensor, eps: float) -> Tensor:
 def _whitened(
     values: Tensor, sample: Tensor, subtract_mean: bool, divide: bool, ddof: int, eps: float, eps_form: Callable
 ) -> Tensor:
-    """(values - mean) / eps_form(variance), both statistics taken from `sample` (S,); 0 where the sample agrees."""
+    """(values - mean) / eps_form(variance), both statistics taken from `sample` (S,).
+
+    Where the sample agrees its spread is no divisor, and what would be divided becomes 0; a mean is still subtracted.
+    """
     sample = sample.double()
-    if sample.numel() == 0 or sample.min() == sample.max():
+    agree = sample.numel() == 0 or bool(sample.min() == sample.max())
+    if sample.numel() == 0 or (agree and divide):
         return torch.zeros_like(values, dtype=torch.float64)
-    centre = sample.mean()
+    centre = sample[0] if agree else sample.mean()  # the mean of equal numbers may be off by a rounding
     out = values.double() - centre if subtract_mean else values.double()
     if divide:
         out = out / eps_form(((sample - centre) ** 2).sum() / (sample.numel() - ddof), eps)
