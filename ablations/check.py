@@ -1,6 +1,8 @@
-"""`ablate-check`: is what trains here what was published? Exit code 0 if everything agrees, 1 if something does not, 2 without anything to check.
+"""`ablate-check`: is what trains here what was published?
 
-    ablate-check vectors tests/reference      numbers that other trainers' code computed
+Exit code 0 if everything agrees, 1 if something does not, 2 if there was nothing to check.
+
+ablate-check vectors tests/reference      numbers that other trainers' code computed
 """
 
 import argparse

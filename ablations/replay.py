@@ -1,4 +1,4 @@
-"""One reference case computed with this project's own code: inputs -> batch -> `ablations.grpo` -> outputs by their names in the schema."""
+"""One reference case computed with the code that trains: inputs -> batch -> `ablations.grpo` -> outputs by name."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -7,45 +7,24 @@ import torch
 from torch import Tensor
 
 from ablations import grpo, measure, vocabulary
+from ablations.case import BadCase, Node, numbers
 from ablations.contradictions import Refused
 from ablations.knobs import group as by_group
 from ablations.knobs.call import call, needs
 from ablations.knobs.tokens import Masks
-from ablations.vocabulary import BadCase, Node, Plan
+from ablations.vocabulary import Plan
 
-Outputs = tuple[dict[str, Tensor], Tensor | None]
-WORDS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": -float("inf")}
+Outputs = tuple[dict[str, Tensor], Tensor]
 LOGP = ("logp_new", "logp_old", "logp_ref", "logp_sampler")
 PER_TOKEN = (*LOGP, "entropy", "advantages_token", "loss_token")
 
 
 def compute(case: Node) -> Outputs:
-    """-> our outputs, and the mask (N, T) of the rows that they list. Raises BadCase, and Refused for an input that has no answer."""
+    """-> our outputs, and the mask (N, T) of the rows that they list. Raises BadCase, and Refused for a lone answer."""
     return case["options"]["computes"].pick(COMPUTES)(case)
 
 
-# --- inputs -------------------------------------------------------------------------------------------------------------------------
-
-
-def numbers(node: Node) -> Tensor:
-    """A number, or nested lists of numbers of one shape, as float64. Numbers that are not finite are written as words."""
-
-    def convert(entry: Any) -> Any:
-        if isinstance(entry, list):
-            return [convert(one) for one in entry]
-        if isinstance(entry, str) and entry in WORDS:
-            return WORDS[entry]
-        if isinstance(entry, int | float):
-            return float(entry)
-        given = "null" if entry is None else repr(entry)
-        raise BadCase(f"{node.path} holds {given}; allowed: numbers, and the words {', '.join(WORDS)}.")
-
-    try:
-        return torch.tensor(convert(node.value), dtype=torch.float64)
-    except (ValueError, TypeError) as error:
-        if isinstance(error, BadCase):
-            raise
-        raise BadCase(f"{node.path} is no table of numbers ({error}); all its rows must have the same length.") from None
+# --- inputs -----------------------------------------------------------------------------------------------------------
 
 
 def _inputs(case: Node) -> dict[str, Tensor]:
@@ -66,7 +45,7 @@ def _need(given: Mapping[str, Any], *keys: str) -> None:
 
 
 def _batch(case: Node, plan: Plan) -> tuple[dict[str, Any], Tensor]:
-    """-> the batch as `ablations.grpo` wants it, and the numbers of the rows that are in it: all, or all that are not dropped."""
+    """-> the batch as `ablations.grpo` wants it, and the numbers of the rows in it: all that are not dropped."""
     given, options = _inputs(case), case["options"]
     everything = torch.ones(len(next(iter(given.values()))), dtype=torch.bool)
     mask = given["mask"] != 0 if "mask" in given else everything[:, None]
@@ -99,7 +78,7 @@ def _batch(case: Node, plan: Plan) -> tuple[dict[str, Any], Tensor]:
 
 
 def _partition(node: Node, rows: Tensor) -> list[Tensor]:
-    """Lists of row numbers of the case -> places in the batch; null is one list of all. rows: the row numbers that are in the batch."""
+    """Lists of row numbers -> places in the batch; null is one list of all. rows: the numbers of the batch's rows."""
     if node.value is None:
         return [torch.arange(len(rows))]
     place = {row: i for i, row in enumerate(rows.tolist())}
@@ -109,17 +88,21 @@ def _partition(node: Node, rows: Tensor) -> list[Tensor]:
     return [torch.tensor([place[row] for row in part if row in place], dtype=torch.long) for part in lists]
 
 
-# --- advantages ---------------------------------------------------------------------------------------------------------------------
+# --- advantages -------------------------------------------------------------------------------------------------------
 
 
 def refuse_lone_answers(rewards: Tensor, group: Tensor, statistics: tuple[str, ...]) -> None:
-    """Raise Refused where `statistics` compare answers of a group and one scored answer is all there is. rewards, group: (N,)."""
+    """Raise Refused where `statistics` would compare an answer with its group and it is the only scored one there.
+
+    rewards, group: (N,). Training itself gives 0 to an answer that filtering has left alone.
+    """
     alone = by_group.scored(rewards) & (by_group.count(rewards, group) == 1)
     if statistics and alone.any():
         lone = group[alone].unique().tolist()
         raise Refused(
-            f"There is one scored answer in group {', '.join(map(str, lone))}; a statistic of the group ({', '.join(statistics)}) needs at "
-            "least 2. Sample 2 or more answers per prompt, or choose another baseline and scale, such as batch_mean and none."
+            f"There is one scored answer in group {', '.join(map(str, lone))}; a statistic of the group "
+            f"({', '.join(statistics)}) needs at least 2. Sample 2 or more answers per prompt, or choose another "
+            "baseline and scale, such as batch_mean and none."
         )
 
 
@@ -147,11 +130,11 @@ def _with_advantages(batch: dict[str, Any], plan: Plan, options: Node) -> tuple[
     return ours, batch
 
 
-# --- loss ---------------------------------------------------------------------------------------------------------------------------
+# --- loss -------------------------------------------------------------------------------------------------------------
 
 
 class Replayed(NamedTuple):
-    """What came of all optimiser steps. losses: one per step; pieces: one per micro-batch; the others (N, T), detached."""
+    """What came of all optimiser steps. losses: one per step; pieces: one per micro-batch; the others (N, T)."""
 
     losses: Tensor
     pieces: Tensor
@@ -163,9 +146,12 @@ class Replayed(NamedTuple):
 
 
 def _replay(batch: Mapping[str, Any], plan: Plan, updates: list[Tensor], micro_batches: list[Tensor]) -> Replayed:
-    """The loop's own path: choices and weights once per update batch, then a loss and a backward pass per micro-batch."""
+    """The loop's own path: choices and weights once per update batch, then loss and backward pass per micro-batch."""
     logp, entropies = (batch[key].clone().requires_grad_() for key in ("logp_new", "entropies"))
-    losses, pieces = torch.zeros(len(updates), dtype=torch.float64), torch.zeros(len(micro_batches), dtype=torch.float64)
+    losses, pieces = (
+        torch.zeros(len(updates), dtype=torch.float64),
+        torch.zeros(len(micro_batches), dtype=torch.float64),
+    )
     ratio, weight_kl = torch.ones_like(logp), torch.zeros_like(logp)
     masks = Masks(*(torch.zeros_like(batch["mask"]) for _ in Masks._fields))
     for u, rows in enumerate(updates):
@@ -207,7 +193,7 @@ def _loss(case: Node) -> Outputs:
     return ours | _reports(options, plan, batch | seen), batch["mask"]
 
 
-# --- what a trainer reports ---------------------------------------------------------------------------------------------------------
+# --- what a trainer reports -------------------------------------------------------------------------------------------
 
 
 def _over_tokens(values: Tensor, batch: Mapping[str, Any]) -> Tensor:
@@ -261,7 +247,9 @@ def _reports(options: Node, plan: Plan, batch: Mapping[str, Any]) -> dict[str, T
         reduce = report["mean_kl"].pick(KL_OVER)
         if reduce is _as_aggregate:
             options["aggregate"]["kl"].pick(vocabulary.AGGREGATES)
-        ours["mean_kl"] = reduce(_kl_of(options["kl"], plan.knobs.kl, batch, in_reward=not plan.knobs.placement.in_loss), batch)
+        ours["mean_kl"] = reduce(
+            _kl_of(options["kl"], plan.knobs.kl, batch, in_reward=not plan.knobs.placement.in_loss), batch
+        )
     if report["ppo_kl"].value is not None:
         report["ppo_kl"].one_of("token_mean")
         ours["ppo_kl"] = _over_tokens(batch["logp_old"] - batch["logp_new"], batch)
@@ -269,7 +257,7 @@ def _reports(options: Node, plan: Plan, batch: Mapping[str, Any]) -> dict[str, T
 
 
 def _kl_of(node: Node, knob, batch: Mapping[str, Any], in_reward: bool) -> Tensor:
-    """The estimate per token: between new and the reference in the loss, between old and the reference in the reward."""
+    """The estimate per token: of new against the reference in the loss, of old against it in the reward."""
     node["estimator"].pick(vocabulary.ESTIMATORS)
     policy = "logp_old" if in_reward and node["placement"].value != "none" else "logp_new"
     reference = node["reference"].pick({"ref": "logp_ref", "old": "logp_old"})
@@ -277,7 +265,7 @@ def _kl_of(node: Node, knob, batch: Mapping[str, Any], in_reward: bool) -> Tenso
     return call(knob, {"logp": batch[policy], "logp_ref": batch[reference], "ratio": batch["ratio"]})
 
 
-# --- single rooms -------------------------------------------------------------------------------------------------------------------
+# --- single rooms -----------------------------------------------------------------------------------------------------
 
 
 def _kl(case: Node) -> Outputs:
@@ -305,11 +293,22 @@ def _aggregate(case: Node) -> Outputs:
     _need(given, "mask", "loss_token")
     mask, term = given["mask"] != 0, given["loss_token"].clone().requires_grad_()
     rows = torch.ones(len(mask), dtype=torch.bool)
-    knobs = grpo.Knobs(**(dict.fromkeys(grpo.Knobs._fields) | {key: weigh for key in ("aggregate", "aggregate_kl", "aggregate_entropy")}))
+    knobs = grpo.Knobs(
+        **(
+            dict.fromkeys(grpo.Knobs._fields)
+            | {key: weigh for key in ("aggregate", "aggregate_kl", "aggregate_entropy")}
+        )
+    )
     weight = grpo.weights(Masks(mask, mask, mask, mask), rows, rows.long(), knobs).policy
     total = torch.where(weight != 0, weight * term, 0.0).sum()
     total.backward()
     return {"loss": total.detach(), "grad_loss_token": term.grad}, mask
 
 
-COMPUTES = {"advantages": _advantages, "reward_normalisation": _advantages, "loss": _loss, "kl": _kl, "aggregate": _aggregate}
+COMPUTES = {
+    "advantages": _advantages,
+    "reward_normalisation": _advantages,
+    "loss": _loss,
+    "kl": _kl,
+    "aggregate": _aggregate,
+}

@@ -1,7 +1,8 @@
-"""The vocabulary of the reference cases, read into this project's knobs: one table per room, and no rule for any single file.
+"""The vocabulary of the reference cases, read into this project's knobs: one table per room, no rule for any file.
 
-A case says what it computes in words that belong to no trainer (tests/reference/README.md). Here every word has its function, the very
-one that training calls. Whatever a table does not hold is refused with the key, what stands there and what may.
+A case says what it computes in words that belong to no trainer (tests/reference/README.md). Here every word has its
+function, the very one that training calls. Whatever a table does not hold is refused with the key, what stands there
+and what may.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,74 +10,24 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ablations import grpo
-from ablations.knobs import aggregate, baseline, combine, correction, credit, entropy, kl, ratio, reward, scale, surrogate, tokens, whiten
+from ablations.case import BadCase, Node
+from ablations.knobs import (
+    aggregate,
+    baseline,
+    combine,
+    correction,
+    credit,
+    entropy,
+    kl,
+    ratio,
+    reward,
+    scale,
+    surrogate,
+    tokens,
+    whiten,
+)
 from ablations.knobs.call import needs
 from ablations.knobs.surrogate_covariance import KlCov
-
-
-class BadCase(ValueError):
-    """A case that does not follow the schema; the message names the key, what was given and what is allowed."""
-
-
-class Node:
-    """A part of a case that knows where it stands, so that an error can say so. An entry that is left out reads as null."""
-
-    def __init__(self, value: Any, path: str):
-        self.value, self.path = value, path
-
-    def __getitem__(self, key: str) -> "Node":
-        if not isinstance(self.value, Mapping | None):
-            raise self.bad(f"an object with {key}")
-        return Node((self.value or {}).get(key), f"{self.path}.{key}")
-
-    def bad(self, allowed: str) -> BadCase:
-        given = "null" if self.value is None else repr(self.value)
-        return BadCase(f"{self.path} is {given}; allowed: {allowed}.")
-
-    def only(self, *keys: str) -> "Node":
-        """Itself, if it is an object with no other key than these, but for keys that are null: those say nothing."""
-        if not isinstance(self.value, Mapping):
-            raise self.bad(f"an object with {', '.join(keys)}" if keys else "an empty object")
-        if strange := sorted(key for key in set(self.value) - set(keys) if self.value[key] is not None):
-            raise BadCase(f"{self.path} has the key {', '.join(map(repr, strange))}; allowed: {', '.join(keys) or 'none'}.")
-        return self
-
-    def items(self) -> list["Node"]:
-        """The entries of a list; null reads as an empty one."""
-        if not isinstance(self.value, list | None):
-            raise self.bad("a list, or null")
-        return [Node(value, f"{self.path}[{i}]") for i, value in enumerate(self.value or [])]
-
-    def pick(self, table: Mapping[str | None, Any]) -> Any:
-        """What the table holds for this name."""
-        if not isinstance(self.value, str | None) or self.value not in table:
-            raise self.bad(", ".join("null" if name is None else name for name in table))
-        return table[self.value]
-
-    def one_of(self, *allowed: Any) -> Any:
-        """Itself, if it is one of these values, and of its type: 1 is not true."""
-        if not any(type(self.value) is type(value) and self.value == value for value in allowed):
-            raise self.bad(", ".join("null" if value is None else str(value).lower() for value in allowed))
-        return self.value
-
-    def number(self) -> float:
-        if isinstance(self.value, bool) or not isinstance(self.value, int | float):
-            raise self.bad("a number")
-        return float(self.value)
-
-    def number_or_null(self) -> float | None:
-        return None if self.value is None else self.number()
-
-    def interval(self) -> list[float | None] | None:
-        if self.value is None:
-            return None
-        ends = self.items()
-        if len(ends) != 2:
-            raise self.bad("null, or [low, high] with null for an open end")
-        return [end.number_or_null() for end in ends]
-
-    def names(self, *allowed: str) -> list[str]:
-        return [entry.one_of(*allowed) for entry in self.items()]
 
 
 class Form(NamedTuple):
@@ -127,8 +78,12 @@ BATCH_STDS = {"raw": scale.batch_std, "centred": scale.batch_std_of_centred}
 SCALES = {
     "none": _bound(scale.none),
     "gpg": _bound(scale.gpg),
-    "group_std": Form(lambda of, **std: partial(scale.group_std, **std), STD | {"of": lambda node: node.one_of("raw", None)}),
-    "batch_std": Form(lambda of, **std: partial(BATCH_STDS[of], **std), STD | {"of": lambda node: node.one_of(*BATCH_STDS)}),
+    "group_std": Form(
+        lambda of, **std: partial(scale.group_std, **std), STD | {"of": lambda node: node.one_of("raw", None)}
+    ),
+    "batch_std": Form(
+        lambda of, **std: partial(BATCH_STDS[of], **std), STD | {"of": lambda node: node.one_of(*BATCH_STDS)}
+    ),
 }
 EPS_FORMS = {
     "added_to_std": whiten.added_to_std,
@@ -155,7 +110,8 @@ SURROGATES = {
     "cispo": _bound(surrogate.cispo, **BOUNDS, sign_mask=_sign_mask),
     "tis": Form(_tis, BOUNDS | {"sign_mask": _sign_mask}),
     "topr": Form(
-        lambda sign_of, **bounds: partial(surrogate.topr, **bounds), BOUNDS | {"sign_of": lambda node: node.one_of("reward")}
+        lambda sign_of, **bounds: partial(surrogate.topr, **bounds),
+        BOUNDS | {"sign_of": lambda node: node.one_of("reward")},
     ),
     "sapo": _bound(surrogate.sapo, tau_pos=NUMBER, tau_neg=NUMBER),
     "gmpo": _bound(surrogate.gmpo, **BAND),
@@ -168,7 +124,9 @@ SURROGATES = {
 }
 ONLY_POLICY = {"touches": lambda node: node.names("policy")}
 TOKEN_MASKS = {
-    "top_entropy": Form(lambda touches, **own: partial(tokens.high_entropy, **own), {"keep_share": NUMBER} | ONLY_POLICY),
+    "top_entropy": Form(
+        lambda touches, **own: partial(tokens.high_entropy, **own), {"keep_share": NUMBER} | ONLY_POLICY
+    ),
     "off_policy_sequence": Form(
         lambda touches, **own: partial(tokens.off_policy_sequence, **own), {"threshold": NUMBER} | ONLY_POLICY
     ),
@@ -208,7 +166,18 @@ AGGREGATES = {
 }
 BATCH_MEAN = {"constant": True, "sum_over_constant": False}  # what `batch_mean` has to be, where that is not free
 
-ADVANTAGE_KEYS = ("computes", "reward_parts", "unscored", "baseline", "scale", "whiten", "credit", "overlong", "kl", "report")
+ADVANTAGE_KEYS = (
+    "computes",
+    "reward_parts",
+    "unscored",
+    "baseline",
+    "scale",
+    "whiten",
+    "credit",
+    "overlong",
+    "kl",
+    "report",
+)
 LOSS_KEYS = ("token_masks", "ratio", "log_ratio_clamp", "surrogate", "sampler_correction", "aggregate", "entropy_bonus")
 SPLIT_KEYS = ("micro_batches", "update_batches")
 
@@ -309,7 +278,11 @@ def _whiten(node: Node) -> Callable:
     # Without the division these three say nothing and are null in the files; the knob wants numbers all the same.
     spread = {"ddof": 0, "eps": 0.0, "eps_form": whiten.added_to_std}
     if divide:
-        spread = {"ddof": _ddof(node["ddof"]), "eps": node["eps"].number(), "eps_form": node["eps_form"].pick(EPS_FORMS)}
+        spread = {
+            "ddof": _ddof(node["ddof"]),
+            "eps": node["eps"].number(),
+            "eps_form": node["eps_form"].pick(EPS_FORMS),
+        }
     chosen = node["over"].pick(WHITEN)
     return partial(chosen, subtract_mean=node["subtract_mean"].one_of(False, True), divide=divide, **spread)
 
@@ -341,20 +314,26 @@ def _loss_rooms(options: Node) -> dict[str, Any]:
     if options["ratio"].value == "none":
         for room, knob in {"surrogate": rooms["surrogate"], "kl": estimator(options["kl"])}.items():
             if "ratio" in needs(knob):
-                raise BadCase(f"options.ratio is 'none', but options.{room} uses one; allowed with it: {', '.join(RATIOS)}.")
+                raise BadCase(
+                    f"options.ratio is 'none', but options.{room} uses one; allowed with it: {', '.join(RATIOS)}."
+                )
     unused = aggregate.token_mean  # a term that is null still needs weights, and no term reads them
     return rooms | {key: rooms[key] or partial(unused, rows="all") for key in ("aggregate_kl", "aggregate_entropy")}
 
 
 def _refuse_terms_without_weights(options: Node, rooms: dict[str, Any]) -> None:
-    terms = {"policy": True, "kl": options["kl"]["placement"].value == "loss", "entropy": rooms["entropy"].coefficient != 0}
+    terms = {
+        "policy": True,
+        "kl": options["kl"]["placement"].value == "loss",
+        "entropy": rooms["entropy"].coefficient != 0,
+    }
     for term, used in terms.items():
         if used and options["aggregate"][term].value is None:
             raise options["aggregate"][term].bad(f"{', '.join(AGGREGATES)}, since the case has that term")
 
 
 def ratio_of(options: Node, default: str | None = None) -> Callable:
-    """options.ratio and options.log_ratio_clamp -> the ratio's knob. default: what a missing ratio means, if it may be missing."""
+    """options.ratio and options.log_ratio_clamp -> the ratio's knob. default: what null means, where it may be null."""
     name, clamps = options["ratio"].value or default, options["log_ratio_clamp"]
     if name == "none":
         return partial(ratio.token, clamp=None)
