@@ -102,6 +102,16 @@ def test_advantages_that_agree_become_0(form, value):
 
 
 @pytest.mark.parametrize("knob", [sequences, tokens])
+def test_without_division_advantages_that_agree_lose_exactly_their_mean_or_nothing(knob):
+    three = torch.full((3, 1), 0.1, dtype=torch.float64)  # whose mean in floating point is not .1
+    alike = {"advantages": three, "mask": torch.ones_like(three, dtype=torch.bool), "rewards": SCORED[:3]}
+    if knob is sequences:
+        alike["advantage"] = three[:, 0]
+    assert (knob(**alike, divide=False) == 0).all()
+    assert torch.equal(knob(**alike, divide=False, subtract_mean=False), three)
+
+
+@pytest.mark.parametrize("knob", [sequences, tokens])
 def test_what_stands_at_masked_positions_has_no_effect(knob):
     close(knob(advantages=torch.where(MASK, SPREAD, torch.nan)), knob())
 

@@ -1,7 +1,8 @@
 """Normalise finished advantages over the whole rollout batch: advantages (N, T) -> (N, T), float64.
 
 Comes after scale and credit, on top of what they did. Rows without a score (NaN in rewards) are outside the statistics
-and stay 0, and so do masked positions. Where the advantages all agree there is nothing to whiten, and all become 0.
+and stay 0, and so do masked positions. Where the advantages all agree there is no spread to divide by: an option that
+divides then gives 0.
 
 The variance enters the divisor in one of three published ways, which differ when the variance is small: pass one of
 `added_to_std`, `added_to_variance`, `variance_floor` as eps_form.
