@@ -54,6 +54,16 @@ def test_rloo_scales_an_answer_by_its_length_on_policy():
     close(rloo, evaluate(batch, beta=0.0, ratio="token", aggregate="sequence_sum")[1], 1e-15)
 
 
+def test_a_sequence_ratio_trains_the_tokens_that_a_token_mask_silences():
+    """So the ratio is no inert choice at the first update: the gradient goes through the mean over the whole answer."""
+    batch = on_policy(random_batch())
+    token, sequence = (evaluate(batch, beta=0.0, ratio=r, tokens="high_entropy")[1] for r in ("token", "sequence_mean"))
+    answered = (sequence != 0).any(1)
+    assert answered.any()
+    assert (sequence != 0).equal(batch["mask"] & answered[:, None])
+    assert (token != 0).sum() < (sequence != 0).sum()
+
+
 @pytest.mark.parametrize("option", options_of("ratio"))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_ratio_is_exactly_1_before_the_first_update(option, dtype):

@@ -3,9 +3,11 @@
 All options bound the logarithm before it is exponentiated: float32 overflows at exp(88.7), and clamping the result
 instead would leave 0 * inf = NaN in the gradient. `clamp` is [low, high] on log rho (`token_clamp` on the log-ratio
 of one token before it enters a mean or a sum); null leaves an end, or the whole interval, open; the gradient is 0
-outside. Padding has ratio 1 and no gradient, whatever its log-probabilities are. With one update per rollout every
-option is 1 everywhere, and the options differ in their gradient only where an aggregation weights the tokens of one
-answer differently.
+outside. Padding has ratio 1 and no gradient, whatever its log-probabilities are.
+
+With one update per rollout every ratio is 1 in value. The gradients still differ: `sequence_sum` has n_i times that
+of the others, and both sequence options spread it over all tokens of an answer, which shows wherever advantages,
+weights or token masks differ within one.
 """
 
 from collections.abc import Sequence

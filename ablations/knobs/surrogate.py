@@ -6,8 +6,8 @@ are in nats. The result is 0, with gradient 0, wherever the mask is False.
 Two families. Those built on rho differentiate the ratio: -A rho and its clipped forms. Those built on log pi treat
 the ratio as a constant weight, so that a token outside the band keeps a bounded gradient where PPO's clip takes it
 away. While the policy is the one that sampled (rho = 1, the first update of a rollout) all of them have the gradient
--A, so their settings can only matter from the second update on; the exceptions are TIS- and CISPO-type bounds that do
-not contain 1.
+-A (`gmpo` if a row's tokens share advantage and weight), so their settings can only matter from the second update on.
+The exceptions are bounds that leave 1 out, as TRL's default for CISPO does, and Clip-Cov.
 
 Nothing here bounds the ratio against overflow: the ratio room does, and `gmpo`, which builds its own, takes the same
 setting. The options that choose tokens across the whole batch (KL-Cov, Clip-Cov) are in `surrogate_covariance.py`.
