@@ -1,6 +1,6 @@
 """One reference case computed with the code that trains: inputs -> batch -> `ablations.grpo` -> outputs by name."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -247,19 +247,17 @@ def _reports(options: Node, plan: Plan, batch: Mapping[str, Any]) -> dict[str, T
         reduce = report["mean_kl"].pick(KL_OVER)
         if reduce is _as_aggregate:
             options["aggregate"]["kl"].pick(vocabulary.AGGREGATES)
-        ours["mean_kl"] = reduce(
-            _kl_of(options["kl"], plan.knobs.kl, batch, in_reward=not plan.knobs.placement.in_loss), batch
-        )
+        ours["mean_kl"] = reduce(_kl_of(options["kl"], plan.knobs.kl, batch), batch)
     if report["ppo_kl"].value is not None:
         report["ppo_kl"].one_of("token_mean")
         ours["ppo_kl"] = _over_tokens(batch["logp_old"] - batch["logp_new"], batch)
     return ours
 
 
-def _kl_of(node: Node, knob, batch: Mapping[str, Any], in_reward: bool) -> Tensor:
-    """The estimate per token: of new against the reference in the loss, of old against it in the reward."""
+def _kl_of(node: Node, knob: Callable, batch: Mapping[str, Any]) -> Tensor:
+    """The estimate per token: of the old policy against the reference in the reward, of the new one otherwise."""
     node["estimator"].pick(vocabulary.ESTIMATORS)
-    policy = "logp_old" if in_reward and node["placement"].value != "none" else "logp_new"
+    policy = "logp_new" if node["placement"].value in ("none", "loss") else "logp_old"
     reference = node["reference"].pick({"ref": "logp_ref", "old": "logp_old"})
     _need(batch, policy, reference)
     return call(knob, {"logp": batch[policy], "logp_ref": batch[reference], "ratio": batch["ratio"]})
@@ -293,13 +291,9 @@ def _aggregate(case: Node) -> Outputs:
     _need(given, "mask", "loss_token")
     mask, term = given["mask"] != 0, given["loss_token"].clone().requires_grad_()
     rows = torch.ones(len(mask), dtype=torch.bool)
-    knobs = grpo.Knobs(
-        **(
-            dict.fromkeys(grpo.Knobs._fields)
-            | {key: weigh for key in ("aggregate", "aggregate_kl", "aggregate_entropy")}
-        )
-    )
-    weight = grpo.weights(Masks(mask, mask, mask, mask), rows, rows.long(), knobs).policy
+    rooms = dict.fromkeys(grpo.Knobs._fields)
+    rooms |= dict.fromkeys(("aggregate", "aggregate_kl", "aggregate_entropy"), weigh)
+    weight = grpo.weights(Masks(mask, mask, mask, mask), rows, rows.long(), grpo.Knobs(**rooms)).policy
     total = torch.where(weight != 0, weight * term, 0.0).sum()
     total.backward()
     return {"loss": total.detach(), "grad_loss_token": term.grad}, mask

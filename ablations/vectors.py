@@ -92,8 +92,10 @@ def _differs(case: Node, tolerance: float) -> tuple[dict[str, float], str]:
         raise Disagrees(f"{', '.join(infinite)} computed here is not finite")
     faulty = [name for name in case["outputs"].value if name in ours and name not in differences]
     gaps = {name: _difference(name, ours[name], case["outputs"][name], mask) for name in faulty}
+    if not gaps and differences:
+        raise Disagrees("all of the trainer's numbers are in `compare`, so nothing differs")
     if not gaps:
-        return differences, "the trainer has no number to compare"
+        return {}, "the trainer has no number to compare"
     if not gaps[_worst(gaps)] > tolerance:
         raise Disagrees(f"{', '.join(gaps)} agree with the trainer's, which is a fault")
     return differences, f"differs from the trainer by {gaps[_worst(gaps)]:.1e} ({_worst(gaps)})"
