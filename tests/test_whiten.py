@@ -131,3 +131,11 @@ def test_a_whiten_option_gives_a_number_per_token_and_0_where_masked(path):
         close(result, SPREAD)
     else:
         assert result[MASK].abs().max() < SPREAD.abs().max()
+
+
+def test_a_mean_is_subtracted_from_token_advantages_even_if_the_answers_agree():
+    agreeing = torch.full((2,), 0.1, dtype=torch.float64)
+    per_token = agreeing[:, None] - torch.tensor([[0.3, 0.0], [0.0, 0.2]], dtype=torch.float64)  # a KL to go, say
+    settings = {"subtract_mean": True, "divide": False, "ddof": 0, "eps": 0.0, "eps_form": whiten.added_to_std}
+    out = whiten.sequences(per_token, agreeing, torch.ones(2, 2, dtype=torch.bool), agreeing, **settings)
+    assert torch.equal(out, per_token - 0.1)
