@@ -59,8 +59,11 @@ def arm(choices: Mapping[str, str]) -> str:
 
 
 def slug(choices: Mapping[str, str], hashed: str) -> str:
-    """A folder name: the values in short form, made of safe characters only, and eight digits of the hash; at most 80
-    characters."""
-    words = [text if key not in ("seed",) else f"seed{text}" for key, text in choices.items()] or ["default"]
+    """A folder name: options by name, settings as name and value, made of safe characters only, and eight digits of
+    the hash; at most 80 characters."""
+    words = [
+        text if text[:1].isalpha() and "." not in key else key.split(".")[-1] + text for key, text in choices.items()
+    ]
+    words = words or ["default"]
     readable = re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(words)).strip("-.")[:70]
     return f"{readable}-{hashed[:8]}"

@@ -99,7 +99,7 @@ def _recorded(cfg, config, knobs, cell, overrides, results) -> str:
         raise
     except Exception as error:  # whatever it is, it must not stop the other runs; traceback and state are kept
         (cell.folder / "traceback.txt").write_text(traceback.format_exc())
-        state, reason = "failed", f"{type(error).__name__}: {error}".splitlines()[0]
+        state, reason = "failed", " ".join(f"{type(error).__name__}: {error}".split())
     _status(cell.folder, state, reason)
     if mirror:
         mirror.close(state, reason)
@@ -154,9 +154,9 @@ def trained(cfg: DictConfig, knobs: grpo.Knobs, folder: Path, results: Path):
         steps=cfg.steps,
         beta=cfg.beta,
         temperature=cfg.rollout.temperature,
-        epochs=cfg.update.epochs,
-        minibatches=cfg.update.minibatches,
-        micro_batch_rows=cfg.update.micro_batch_rows,
+        epochs=cfg["update"].epochs,
+        minibatches=cfg["update"].minibatches,
+        micro_batch_rows=cfg["update"].micro_batch_rows,
         clip=instantiate(cfg.clipping),
         recompute_logp=cfg.rollout.recompute_logp,
         evaluate_every=cfg.evaluate.every,
