@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-GROUP_STATISTICS = {"group_mean", "leave_one_out", "opo", "best_minus_second", "group_std", "max_rl"}
+from ablations.knobs import baseline, scale
+
+GROUP_STATISTICS = {rule.__name__ for rule in (*baseline.NEEDS_TWO_ANSWERS, *scale.NEEDS_TWO_ANSWERS)} | {"max_rl"}
 NEEDS_POSITIVE = (
     "rollout.prompts",
     "rollout.group_size",
@@ -56,6 +58,7 @@ def refuse(config: Mapping[str, Any]) -> None:
     _refuse_small_groups(config)
     _refuse_kl(config)
     _refuse_sampling(config)
+    _refuse_parts_apart(config)
     rows = config["rollout"]["prompts"] * config["rollout"]["group_size"]
     if config["update"]["minibatches"] > rows:
         raise Refused(
@@ -95,11 +98,21 @@ def _refuse_kl(config: Mapping[str, Any]) -> None:
             "reference would have no "
             "effect; set beta above 0 with a placement, or reference=fixed."
         )
-    if beta > 0 and place["before_baseline"] and option(config, "combine") == "normalise_each_then_sum":
+
+
+def _refuse_parts_apart(config: Mapping[str, Any]) -> None:
+    """combine=normalise_each_then_sum never forms one total reward, so nothing can act on that."""
+    if option(config, "combine") != "normalise_each_then_sum":
+        return
+    acting = {
+        "placement=reward_before_baseline": config["beta"] > 0 and config["placement"]["before_baseline"],
+        f"transform={option(config, 'transform')}": option(config, "transform") not in ("none", "psr"),
+        "baseline=running_mean": option(config, "baseline") == "RunningMean",
+    }
+    for choice in (choice for choice, chosen in acting.items() if chosen):
         raise Refused(
-            "placement=reward_before_baseline subtracts the KL from one total reward, but "
-            "combine=normalise_each_then_sum has one reward "
-            "per part; choose placement=loss, or combine=sum_then_normalise."
+            f"{choice} acts on one total reward, but combine=normalise_each_then_sum normalises every part of the "
+            f"reward apart; choose another {choice.split('=')[0]}, or combine=sum_then_normalise."
         )
 
 

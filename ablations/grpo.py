@@ -22,6 +22,7 @@ from torch import Tensor
 
 from ablations import measure
 from ablations.knobs.call import call
+from ablations.knobs.combine import weighted_sum
 from ablations.knobs.kl import Placement, kl_to_go, sequence_kl
 from ablations.knobs.tokens import Masks
 from ablations.state import State, synchronise
@@ -74,8 +75,8 @@ class Diverged(RuntimeError):
 
 
 def total_rewards(parts: Tensor, part_weights: Tensor, transform: Callable, truncated: Tensor) -> Tensor:
-    """transform(sum_k w_k parts_k): (N, K), (K,) -> (N,) float64; NaN where a part is unscored."""
-    return call(transform, {"rewards": parts @ part_weights, "truncated": truncated})
+    """transform(sum_k w_k parts_k): (N, K), (K,) -> (N,) float64; NaN where a part that counts is unscored."""
+    return call(transform, {"rewards": weighted_sum(parts, part_weights), "truncated": truncated})
 
 
 def advantages(batch: Mapping[str, Any], knobs: Knobs, beta: float) -> dict[str, Tensor]:

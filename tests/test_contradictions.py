@@ -37,7 +37,12 @@ def refusal(*overrides: str) -> str:
         (["reference=synchronised"], "reference.sync_every is 20 but no KL is used"),
         (["update.minibatches=1000"], "update.minibatches is 1000, but a rollout has 128 answers"),
         (["rollout.prompts=0"], "rollout.prompts is 0; it must be a whole number of at least 1"),
-        (["beta=.1", "placement=reward_before_baseline", "combine=normalise_each_then_sum"], "one reward per part"),
+        (
+            ["beta=.1", "placement=reward_before_baseline", "combine=normalise_each_then_sum"],
+            "acts on one total reward",
+        ),
+        (["transform=nsr", "combine=normalise_each_then_sum"], "transform=nsr acts on one total reward"),
+        (["baseline=running_mean", "combine=normalise_each_then_sum"], "baseline=running_mean acts on one total"),
         (["+surrogate.epsilon=0.2"], "surrogate: .*ppo_clip was given .*epsilon.*; it takes .*eps_low"),
         (["+transform.nonsense=1"], "transform: .*was given nonsense"),
     ],

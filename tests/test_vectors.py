@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from ablations import contradictions, grpo, vectors, vocabulary
-from ablations.case import Node, read
+from ablations import contradictions, grpo, vectors
 from ablations.check import cli
 from ablations.knobs import aggregate, baseline, kl, ratio, scale, surrogate, tokens, whiten
 from ablations.knobs import group as by_group
-from ablations.replay import compute
+from ablations.vectors import vocabulary
+from ablations.vectors.case import Node, read
+from ablations.vectors.replay import compute
 
 FOLDER = Path(__file__).parent / "reference"
 PATHS = sorted(FOLDER.glob("*.json"))

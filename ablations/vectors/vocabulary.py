@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ablations import grpo
-from ablations.case import BadCase, Node
 from ablations.knobs import (
     aggregate,
     baseline,
@@ -28,6 +27,7 @@ from ablations.knobs import (
 )
 from ablations.knobs.call import needs
 from ablations.knobs.surrogate_covariance import KlCov
+from ablations.vectors.case import BadCase, Node
 
 
 class Form(NamedTuple):

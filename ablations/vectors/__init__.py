@@ -13,9 +13,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ablations.case import BadCase, Node, numbers, read
 from ablations.contradictions import Refused
-from ablations.replay import compute
+from ablations.vectors.case import BadCase, Node, numbers, read
+from ablations.vectors.replay import compute
 
 PER_TOKEN = ("advantages_token", "kl_token")  # compared where the mask is 1; everything else everywhere
 NAN = float("nan")

@@ -6,13 +6,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ablations import grpo, measure, vocabulary
-from ablations.case import BadCase, Node, numbers
+from ablations import grpo, measure
 from ablations.contradictions import Refused
 from ablations.knobs import group as by_group
 from ablations.knobs.call import call, needs
 from ablations.knobs.tokens import Masks
-from ablations.vocabulary import Plan
+from ablations.vectors import vocabulary
+from ablations.vectors.case import BadCase, Node, numbers
+from ablations.vectors.vocabulary import Plan
 
 Outputs = tuple[dict[str, Tensor], Tensor]
 LOGP = ("logp_new", "logp_old", "logp_ref", "logp_sampler")
