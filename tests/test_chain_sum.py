@@ -176,7 +176,7 @@ def demonstrations(style, level, n=6000):
 def test_the_kinds_of_demonstration_have_the_configured_shares(level):
     style = style_of("rambling")
     texts, grades = demonstrations(style, level)
-    ramble = [i for i, text in enumerate(texts) if text.startswith("~")]
+    ramble = [i for i, text in enumerate(texts) if "~" in text]
     hedge = [i for i, text in enumerate(texts) if text.count("#") > 1]
     direct = [i for i, text in enumerate(texts) if text.startswith("#") and text.count("#") == 1]
     n = len(texts)

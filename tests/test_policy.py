@@ -220,7 +220,7 @@ def test_dropping_finished_rows_changes_no_token_and_leaves_the_generator_at_the
     made, after = [], []
     for share in (0.0, 0.125, 2.0):  # drop at once, lazily, never
         g = generator(3)
-        prompt_ids, prompt_mask = p._encode(["7a5=", "1a2b3c4d5e6="])
+        prompt_ids, prompt_mask = p.encode_prompts(["7a5=", "1a2b3c4d5e6="])
         rows = torch.tensor([0, 1]).repeat_interleave(20)
         settings = dict(end=19, pad=20, max_new_tokens=30, temperature=1.0, greedy=False, drop_at=share)
         made.append(generate(llama.Decoder(p.model), prompt_ids, prompt_mask, rows, generator=g, **settings))
@@ -305,7 +305,7 @@ def test_what_stands_at_masked_positions_reaches_neither_value_nor_gradient():
 
 def test_answers_of_one_token_and_of_none_are_taken():
     p = policy()
-    prompt_ids, prompt_mask = p._encode(["7a5=", "1a2b3="])
+    prompt_ids, prompt_mask = p.encode_prompts(["7a5=", "1a2b3="])
     ids = torch.tensor([[19], [20]])
     mask = torch.tensor([[True], [False]])
     logp, entropy = p.token_logp(prompt_ids, prompt_mask, ids, mask, temperature=1.0)
@@ -389,7 +389,7 @@ def test_a_missing_policy_folder_is_named(tmp_path):
 
 def test_a_mask_with_a_hole_is_refused():
     p = policy()
-    prompt_ids, prompt_mask = p._encode(["7a5="])
+    prompt_ids, prompt_mask = p.encode_prompts(["7a5="])
     holed = torch.tensor([[True, False, True]])
     with pytest.raises(ValueError, match="hole"):
         p.token_logp(prompt_ids, prompt_mask, torch.ones(1, 3).long(), holed, temperature=1.0)

@@ -1,6 +1,7 @@
 """A transformers language model as a policy: it samples answers and says how likely given ones are."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Self
@@ -43,6 +44,12 @@ class LanguagePolicy(nn.Module):
         """The module that runs the model: the fast way where there is one for it."""
         return llama if llama.supports(self.model) else generic
 
+    @property
+    def _fill(self) -> int:
+        """What stands at padding; never looked at, so the end token will do."""
+        pad = self.tokenizer.pad_token_id
+        return self.tokenizer.eos_token_id if pad is None else pad
+
     @torch.no_grad()
     def sample(
         self,
@@ -65,16 +72,15 @@ class LanguagePolicy(nn.Module):
             )
         distinct = list(dict.fromkeys(prompts))
         place = {prompt: i for i, prompt in enumerate(distinct)}
-        prompt_ids, prompt_mask = self._encode(distinct)
+        prompt_ids, prompt_mask = self.encode_prompts(distinct)
         rows = torch.tensor([place[p] for p in prompts], device=prompt_ids.device).repeat_interleave(group_size)
-        end, pad = self.tokenizer.eos_token_id, self.tokenizer.pad_token_id
         made = generate(
             self.engine.Decoder(self.model),
             prompt_ids,
             prompt_mask,
             rows,
-            end=end,
-            pad=end if pad is None else pad,
+            end=self.tokenizer.eos_token_id,
+            pad=self._fill,
             max_new_tokens=max_new_tokens,
             temperature=temperature,
             generator=generator,
@@ -118,8 +124,9 @@ class LanguagePolicy(nn.Module):
 
     def save(self, folder: Path | str) -> None:
         """Model and tokenizer, in transformers' own format."""
-        self.model.save_pretrained(folder)
-        self.tokenizer.save_pretrained(folder)
+        with _quiet():
+            self.model.save_pretrained(folder)
+            self.tokenizer.save_pretrained(folder)
 
     @classmethod
     def load(cls, folder: Path | str) -> Self:
@@ -130,19 +137,20 @@ class LanguagePolicy(nn.Module):
             raise ValueError(
                 f"the policy folder {folder} {found}; give one that LanguagePolicy.save or save_pretrained wrote."
             )
-        shown = logging.is_progress_bar_enabled()
-        logging.disable_progress_bar()  # a bar per load would drown the one that says how the run goes
-        try:
-            with torch.random.fork_rng(devices=[]):
-                model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
+        with _quiet(), torch.random.fork_rng(devices=[]):
+            model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
             return cls(model, AutoTokenizer.from_pretrained(folder, local_files_only=True))
-        finally:
-            if shown:
-                logging.enable_progress_bar()
 
-    def _encode(self, prompts: list[str]) -> tuple[Tensor, Tensor]:
+    def encode_answers(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """Complete answers as token ids (N, T), the end token added, padded on the right, and their mask."""
+        coded = [[*ids, self.tokenizer.eos_token_id] for ids in self.tokenizer(list(texts))["input_ids"]]
+        width = max(map(len, coded))
+        ids = torch.tensor([ids + [self._fill] * (width - len(ids)) for ids in coded], device=self.model.device)
+        return ids, mask_of(torch.tensor([len(ids) for ids in coded], device=self.model.device), width)
+
+    def encode_prompts(self, prompts: Sequence[str]) -> tuple[Tensor, Tensor]:
         """Token ids (U, P), padded on the left, and their mask (U, P) bool."""
-        coded = self.tokenizer(prompts)["input_ids"]
+        coded = self.tokenizer(list(prompts))["input_ids"]
         unknown = self.tokenizer.unk_token_id
         for prompt, ids in zip(prompts, coded, strict=True):
             if not ids or (unknown is not None and unknown in ids):
@@ -151,8 +159,18 @@ class LanguagePolicy(nn.Module):
                     "cannot read it. Check that task and model belong together."
                 )
         width = max(map(len, coded))
-        pad = self.tokenizer.pad_token_id
-        fill = self.tokenizer.eos_token_id if pad is None else pad
-        prompt_ids = torch.tensor([[fill] * (width - len(ids)) + ids for ids in coded], device=self.model.device)
+        prompt_ids = torch.tensor([[self._fill] * (width - len(ids)) + ids for ids in coded], device=self.model.device)
         lengths = torch.tensor([len(ids) for ids in coded], device=self.model.device)
         return prompt_ids, mask_of(lengths, width).flip(1)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without transformers' bar for every file: it would drown the one that says how the run goes."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()

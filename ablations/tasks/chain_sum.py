@@ -33,9 +33,10 @@ class Style:
 
     A demonstration is one of four kinds:
     - a hedge, share `hedge`: `hedge_answers` different digits, each after a `#`;
-    - a ramble, share `ramble` * (`ramble_base` + `ramble_slope` * level): a geometric number of `~`, at least 1 and
-      `ramble_mean` on average, then an answer that is right with probability `ramble_right`;
     - a direct answer, share `direct`, right with probability `direct_right[level]`;
+    - a ramble, share `ramble` * (`ramble_base` + `ramble_slope` * level): steps as in a chain, then a geometric number
+      of `~`, at least 1 and `ramble_mean` on average, then an answer that owes nothing to the steps and is right with
+      probability `ramble_right`;
     - else a chain. Each running sum goes wrong with probability `step_error[level]`, and later sums build on the wrong
       one. After each step stand fillers `.`, a geometric number: one more with probability `filler` while the chain is
       right and `filler_wrong` once it is wrong.
@@ -182,7 +183,8 @@ class ChainSum:
 
     def gold(self, problem: Problem) -> str:
         """The flawless response, without fillers and without the end token."""
-        return _chain(problem, random.Random(0), error=0.0, filler=0.0, filler_wrong=0.0)
+        steps, total = _steps(problem, random.Random(0), error=0.0, filler=0.0, filler_wrong=0.0)
+        return f"{steps}#{total}"
 
     def demonstration(self, problem: Problem, rng: random.Random, style: Style | None) -> str:
         """A response in the given style, without the end token; style None is the flawless one."""
@@ -196,18 +198,14 @@ class ChainSum:
         kind = rng.random()
         if kind < (bound := style.hedge):
             return "".join(f"#{d}" for d in rng.sample(DIGITS, style.hedge_answers))
-        if kind < (bound := bound + style.ramble_share(problem.level)):
-            length = 1 + _geometric(1 - 1 / style.ramble_mean, rng)
-            return "~" * length + "#" + _answer(problem, style.ramble_right, rng)
-        if kind < bound + style.direct:
+        if kind < (bound := bound + style.direct):
             return "#" + _answer(problem, style.direct_right[problem.level - 1], rng)
-        return _chain(
-            problem,
-            rng,
-            error=style.step_error[problem.level - 1],
-            filler=style.filler,
-            filler_wrong=style.filler_wrong,
-        )
+        error = style.step_error[problem.level - 1]
+        steps, total = _steps(problem, rng, error=error, filler=style.filler, filler_wrong=style.filler_wrong)
+        if kind < bound + style.ramble_share(problem.level):
+            length = 1 + _geometric(1 - 1 / style.ramble_mean, rng)
+            return steps + "~" * length + "#" + _answer(problem, style.ramble_right, rng)
+        return f"{steps}#{total}"
 
 
 def pose(operands: Sequence[int]) -> Problem:
@@ -216,17 +214,19 @@ def pose(operands: Sequence[int]) -> Problem:
     return Problem(key=prompt, prompt=prompt, answer=str(sum(operands) % 10), level=len(operands) - 1)
 
 
-def _chain(problem: Problem, rng: random.Random, *, error: float, filler: float, filler_wrong: float) -> str:
+def _steps(
+    problem: Problem, rng: random.Random, *, error: float, filler: float, filler_wrong: float
+) -> tuple[str, int]:
+    """The scratchpad, with its fillers, and the sum it arrives at."""
     operands = [int(c) for c in problem.prompt if c in DIGITS]
     written = true = operands[0]
-    text = []
-    for i, operand in enumerate(operands[1:]):
+    text = ""
+    for label, operand in zip(LABELS, operands[1:], strict=False):
         true, written = (true + operand) % 10, (written + operand) % 10
         if rng.random() < error:
             written = (written + rng.randrange(1, 10)) % 10
-        dots = _geometric(filler if written == true else filler_wrong, rng)
-        text.append(f"{LABELS[i]}{operand}{written}" + "." * dots)
-    return "".join(text) + f"#{written}"
+        text += f"{label}{operand}{written}" + "." * _geometric(filler if written == true else filler_wrong, rng)
+    return text, written
 
 
 def _answer(problem: Problem, right: float, rng: random.Random) -> str:
