@@ -3,6 +3,8 @@
 Exit code 0 if everything agrees, 1 if something does not, 2 if there was nothing to check.
 
 ablate-check vectors tests/reference      numbers that other trainers' code computed
+ablate-check oracles                      what theory predicts for every knob; writes results/oracles
+ablate-check oracles file=my.py           predictions of your own
 """
 
 import argparse
@@ -10,6 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from ablations import vectors
+from ablations.oracles import command as oracles
 
 
 def cli(arguments: Sequence[str] | None = None) -> int:
@@ -19,6 +22,9 @@ def cli(arguments: Sequence[str] | None = None) -> int:
     command = commands.add_parser("vectors", help="reference cases against the knobs and the loss that train here")
     command.add_argument("folder", help="a folder of *.json cases, for example tests/reference")
     command.set_defaults(run=lambda given: vectors.command(given.folder))
+    command = commands.add_parser("oracles", help="predictions of theory against the code that trains")
+    command.add_argument("choice", nargs="*", help="file=my.py, only=A1,A5 (subjects), trained=false (no runs)")
+    command.set_defaults(run=lambda given: oracles.command(given.choice))
     given = parser.parse_args(arguments)
     return given.run(given)
 

@@ -1,7 +1,8 @@
 """A1: what the choice of baseline and scale does to the expected gradient.
 
-p success probability of a prompt, G answers per group, c of them right, sigma_c = sqrt(c (G - c)) / G. For advantages (r - mean) f(c) the
-expected gradient is w_f(p) grad p with w_f(p) = E[sigma_c^2 f(c)] / (p (1 - p)): the difficulty weight of the normaliser.
+p success probability of a prompt, G answers per group, c of them right, sigma_c = sqrt(c (G - c)) / G. For advantages
+(r - mean) f(c) the expected gradient is w_f(p) grad p with w_f(p) = E[sigma_c^2 f(c)] / (p (1 - p)): the difficulty
+weight of the normaliser.
 """
 
 import math
@@ -51,7 +52,8 @@ def one_over_std(group_size: int, eps: float = 0.0) -> Callable[[Tensor], Tensor
 
 
 def measured_weight(p: float, group_size: int, knobs: grpo.Knobs) -> float:
-    """The weight in the expected gradient of the training code: ascent / (p (1 - p)), for one prompt of success rate p."""
+    """The weight in the expected gradient of the training code: ascent / (p (1 - p)), for one prompt of success rate
+    p."""
     policy = TwoClass([p])
     of = groups.outcomes(policy, is_last_token(1))
     return groups.expected(policy, of, knobs, group_size=group_size).ascent.item() / (p * (1 - p))
@@ -74,7 +76,12 @@ def unbiasedness() -> Iterator[Row]:
     ratio = size / (size - 1) * centred.batch["advantage"]
     yield exact("A1.1c", "leave one out = G/(G-1) * (r - mean), in every group", ratio, left_out.batch["advantage"])
     ordered = groups.expected(policy, of, rules.knobs(), group_size=size, ordered=True)
-    yield exact("A1.1d", "groups as sequences = groups as multisets: the order of answers is no one's business", centred.ascent, ordered.ascent)
+    yield exact(
+        "A1.1d",
+        "groups as sequences = groups as multisets: the order of answers is no one's business",
+        centred.ascent,
+        ordered.ascent,
+    )
 
 
 def difficulty() -> Iterator[Row]:
@@ -85,21 +92,45 @@ def difficulty() -> Iterator[Row]:
     by_std = rules.knobs(scale=rules.group_std())
     for size in (2, 3, 4, 8, 16, 64):
         predicted = [weight(p, size, one_over_std(size)) for p in RATES]
-        yield exact(f"A1.2b.{size}", f"group std, ddof 0: w = E[sqrt(c(G-c))] / (G p (1-p)), G={size}", predicted, weights(by_std, size))
+        yield exact(
+            f"A1.2b.{size}",
+            f"group std, ddof 0: w = E[sqrt(c(G-c))] / (G p (1-p)), G={size}",
+            predicted,
+            weights(by_std, size),
+        )
     size, eps = 4, 0.1
     predicted = [weight(p, size, one_over_std(size, eps)) for p in RATES]
     with_eps = rules.knobs(scale=rules.group_std(eps=eps))
-    yield exact("A1.2c", "group std, eps 0.1: w = E[sigma^2 / (sigma + eps)] / (p (1-p)), G=4", predicted, weights(with_eps, size))
+    yield exact(
+        "A1.2c",
+        "group std, eps 0.1: w = E[sigma^2 / (sigma + eps)] / (p (1-p)), G=4",
+        predicted,
+        weights(with_eps, size),
+    )
     by_sample_std = rules.knobs(scale=rules.group_std(ddof=1))
     for size in (2, 8):
         predicted = [math.sqrt((size - 1) / size) * weight(p, size, one_over_std(size)) for p in RATES]
-        yield exact(f"A1.2d.{size}", f"ddof 1 is sqrt((G-1)/G) times ddof 0, G={size}", predicted, weights(by_sample_std, size))
+        yield exact(
+            f"A1.2d.{size}", f"ddof 1 is sqrt((G-1)/G) times ddof 0, G={size}", predicted, weights(by_sample_std, size)
+        )
     for size in (2, 3):
         flat = [math.sqrt(size - 1)] * len(RATES)
-        yield exact(f"A1.2e.{size}", f"group std, G={size}: w = sqrt(G-1) at any p, no bias towards hard or easy", flat, weights(by_std, size))
+        yield exact(
+            f"A1.2e.{size}",
+            f"group std, G={size}: w = sqrt(G-1) at any p, no bias towards hard or easy",
+            flat,
+            weights(by_std, size),
+        )
     for size in (8, 64):
         why = "p = 1e-9; the next term of the limit is of order G p"
-        yield exact(f"A1.2f.{size}", f"group std, p -> 0: w = sqrt(G-1), G={size}", math.sqrt(size - 1), measured_weight(1e-9, size, by_std), 1e-6, why)
+        yield exact(
+            f"A1.2f.{size}",
+            f"group std, p -> 0: w = sqrt(G-1), G={size}",
+            math.sqrt(size - 1),
+            measured_weight(1e-9, size, by_std),
+            1e-6,
+            why,
+        )
     yield from difficulty_of_max_rl()
     yield from difficulty_of_large_groups()
 
@@ -110,18 +141,31 @@ def difficulty_of_max_rl() -> Iterator[Row]:
     centred = rules.knobs(scale=scale.max_rl)
     uncentred = rules.knobs(scale=scale.max_rl, baseline=baseline.none)
     predicted = (1 - (1 - rates) ** (size - 1)) / rates
-    yield exact("A1.2g", "(r - mean)/mean, 0 without a right answer: w = (1 - (1-p)^(G-1)) / p, order G-1", predicted, weights(centred, size))
-    yield exact("A1.2h", "r/mean, not centred: w = (1 - (1-p)^G) / p, order G", (1 - (1 - rates) ** size) / rates, weights(uncentred, size))
+    yield exact(
+        "A1.2g",
+        "(r - mean)/mean, 0 without a right answer: w = (1 - (1-p)^(G-1)) / p, order G-1",
+        predicted,
+        weights(centred, size),
+    )
+    yield exact(
+        "A1.2h",
+        "r/mean, not centred: w = (1 - (1-p)^G) / p, order G",
+        (1 - (1 - rates) ** size) / rates,
+        weights(uncentred, size),
+    )
 
 
 def difficulty_of_large_groups() -> Iterator[Row]:
-    """A1.2, G -> infinity and a batch of infinitely many groups, as populations that hold every case as often as it is likely."""
+    """A1.2, G -> infinity and a batch of infinitely many groups, as populations that hold every case as often as it is
+    likely."""
     rates = numbers([0.01, 0.25, 0.5])
     measured = []
     for p in rates.tolist():
         policy = TwoClass([p])
         crowd = groups.population(policy, groups.outcomes(policy, is_last_token(1)), 100)
-        measured.append(groups.differentiate(policy, [crowd], rules.knobs(scale=rules.group_std())).ascent.item() / (p * (1 - p)))
+        measured.append(
+            groups.differentiate(policy, [crowd], rules.knobs(scale=rules.group_std())).ascent.item() / (p * (1 - p))
+        )
     yield exact("A1.2i", "group std, G -> infinity: w = 1 / sqrt(p (1-p))", (rates * (1 - rates)) ** -0.5, measured)
     policy, size = TwoClass([0.25, 0.5]), 2
     batch = []
@@ -133,7 +177,12 @@ def difficulty_of_large_groups() -> Iterator[Row]:
     p = numbers([0.25, 0.5])
     spread = (p.mean() * (1 - p.mean())).sqrt()
     predicted = (size - 1) / size / spread * p * (1 - p) / 2
-    yield exact("A1.2j", "batch std, many groups: w = (G-1)/G / sigma_batch for every prompt", predicted, groups.differentiate(policy, batch, knobs).ascent)
+    yield exact(
+        "A1.2j",
+        "batch std, many groups: w = (G-1)/G / sigma_batch for every prompt",
+        predicted,
+        groups.differentiate(policy, batch, knobs).ascent,
+    )
 
 
 def advantages_of(rewards: list[float], knobs: grpo.Knobs) -> Tensor:
@@ -147,18 +196,31 @@ def advantages_of(rewards: list[float], knobs: grpo.Knobs) -> Tensor:
 def pairs_and_shaping() -> Iterator[Row]:
     """A1.3 and A1.6: values that can be worked out by hand."""
     pair = numbers([1.0, -1.0])
-    for name, knobs, size in (
-        ("ddof 0: +-1", rules.knobs(scale=rules.group_std()), 1.0),
-        ("ddof 1: +-1/sqrt 2", rules.knobs(scale=rules.group_std(ddof=1)), 0.5**0.5),
-        ("no scale: +-1/2", rules.knobs(), 0.5),
+    for number, (name, knobs, size) in enumerate(
+        (
+            ("ddof 0: +-1", rules.knobs(scale=rules.group_std()), 1.0),
+            ("ddof 1: +-1/sqrt 2", rules.knobs(scale=rules.group_std(ddof=1)), 0.5**0.5),
+            ("no scale: +-1/2", rules.knobs(), 0.5),
+        ),
+        1,
     ):
-        yield exact("A1.3", f"G=2, one right: {name}", size * pair, advantages_of([1.0, 0.0], knobs))
+        yield exact(f"A1.3.{number}", f"G=2, one right: {name}", size * pair, advantages_of([1.0, 0.0], knobs))
     eps = 1e-4
-    for d in (0.01, 0.001):
+    for number, d in enumerate((0.01, 0.001), 1):
         shaped, shape = [1.0, 1.0, 1.0, 1.0 - d], numbers([1.0, 1.0, 1.0, -3.0])
         full = advantages_of(shaped, rules.knobs(scale=rules.group_std(ddof=1, eps=eps)))
-        yield exact(f"A1.6.{d}", f"rewards 1,1,1,1-d: the std blows d={d} up to (d/4) / (d/2 + eps)", shape * d / 4 / (d / 2 + eps), full)
-        yield exact(f"A1.6.{d}", f"rewards 1,1,1,1-d: no scale keeps d={d} small", shape * d / 4, advantages_of(shaped, rules.knobs()))
+        yield exact(
+            f"A1.6.{number}a",
+            f"rewards 1,1,1,1-d: the std blows d={d} up to (d/4) / (d/2 + eps)",
+            shape * d / 4 / (d / 2 + eps),
+            full,
+        )
+        yield exact(
+            f"A1.6.{number}b",
+            f"rewards 1,1,1,1-d: no scale keeps d={d} small",
+            shape * d / 4,
+            advantages_of(shaped, rules.knobs()),
+        )
 
 
 def affine_rewards() -> Iterator[Row]:
@@ -167,20 +229,26 @@ def affine_rewards() -> Iterator[Row]:
     policy, reference = a_bandit(0.5, 0.0, -0.4), a_bandit(0.0, 0.0, 0.0)
     of = groups.outcomes(policy, is_last_token(1))
     change = partial(reward.affine, scale=a, shift=b)
-    for name, rooms, factor in (("group std, eps 0: nothing changes", {"scale": rules.group_std()}, 1.0), ("no scale: a times", {}, a)):
+    cases = (("group std, eps 0: nothing changes", {"scale": rules.group_std()}, 1.0), ("no scale: a times", {}, a))
+    for number, (name, rooms, factor) in enumerate(cases, 1):
         plain = groups.expected(policy, of, rules.knobs(**rooms), group_size=size).ascent
         changed = groups.expected(policy, of, rules.knobs(transform=change, **rooms), group_size=size).ascent
-        yield exact("A1.4a", f"rewards 2.5 r - 0.7, {name}", factor * plain, changed)
+        yield exact(f"A1.4.{number}", f"rewards 2.5 r - 0.7, {name}", factor * plain, changed)
     beta, pair = 0.3, {"group_size": size, "reference": reference}
     changed = groups.expected(policy, of, rules.knobs(transform=change), beta=beta, **pair).ascent
     rescaled = groups.expected(policy, of, rules.knobs(), beta=beta / a, **pair).ascent
-    yield exact("A1.4b", "no scale, KL in the loss: a r with beta is a times r with beta/a", a * rescaled, changed)
+    yield exact("A1.4.3", "no scale, KL in the loss: a r with beta is a times r with beta/a", a * rescaled, changed)
 
 
 def loss_values() -> Iterator[Row]:
     """A1.5: what the logged loss is at ratio 1."""
     lengths = (1, 2, 4)
-    policy, reference, size, beta = a_bandit(0.5, 0.0, -0.4, lengths=lengths), a_bandit(0.0, 0.1, 0.2, lengths=lengths), 3, 0.2
+    policy, reference, size, beta = (
+        a_bandit(0.5, 0.0, -0.4, lengths=lengths),
+        a_bandit(0.0, 0.1, 0.2, lengths=lengths),
+        3,
+        0.2,
+    )
     of = groups.outcomes(policy, is_last_token(1), longest=4)
     every = groups.every_group(policy, of, size)
     each = [every._replace(members=members[None]) for members in every.members]
@@ -205,13 +273,14 @@ def one_sided_rewards() -> Iterator[Row]:
     policy, lam = a_bandit(0.5, 0.0, -0.4), 0.1
     of = groups.outcomes(policy, is_last_token(1))
     true = policy_gradient(of.probability(policy), of.rewards)
-    for name, transform, factor in (
+    cases = (
         ("right answers only (PSR): grad p", reward.psr, 1.0),
         ("wrong answers only (NSR): grad p", reward.nsr, 1.0),
         ("W-REINFORCE, lam 0.1: (1 + lam) grad p", partial(reward.w_reinforce, lam=lam), 1 + lam),
-    ):
+    )
+    for number, (name, transform, factor) in enumerate(cases, 1):
         knobs = rules.knobs(baseline=baseline.none, transform=transform)
-        yield exact("A1.7", name, factor * true, groups.expected(policy, of, knobs, group_size=2).ascent)
+        yield exact(f"A1.7.{number}", name, factor * true, groups.expected(policy, of, knobs, group_size=2).ascent)
 
 
 EXACT = (unbiasedness, difficulty, pairs_and_shaping, affine_rewards, loss_values, one_sided_rewards)

@@ -1,9 +1,10 @@
-"""Expectations without sampling noise: every group that a small policy can produce, pushed through the code that trains.
+"""Expectations without sampling noise: every group that a small policy can produce, pushed through the code that
+trains.
 
-The expected update of one prompt is sum over groups of P(group) * gradient of the loss of an update batch that consists of that group.
-Groups are enumerated as multisets (rewards and losses do not know the order of answers, which one oracle checks), the advantages of all of
-them are computed in one call, and the probabilities enter as a factor of the weights (`Expectation`), so that one backward pass through
-`ablations.grpo.loss` gives the whole expectation.
+The expected update of one prompt is sum over groups of P(group) * gradient of the loss of an update batch that consists
+of that group. Groups are enumerated as multisets (rewards and losses do not know the order of answers, which one oracle
+checks), the advantages of all of them are computed in one call, and the probabilities enter as a factor of the weights
+(`Expectation`), so that one backward pass through `ablations.grpo.loss` gives the whole expectation.
 """
 
 import math
@@ -23,8 +24,8 @@ from ablations.rollout import Rollout
 class Outcomes(NamedTuple):
     """Everything that can come of one prompt: A answers with their rewards.
 
-    ids (A, T) long; mask (A, T) bool; ended (A,) bool; rewards (A,) float64; share (A,): the probability of this reward given the answer,
-    1 where the reward follows from the answer.
+    ids (A, T) long; mask (A, T) bool; ended (A,) bool; rewards (A,) float64; share (A,): the probability of this reward
+    given the answer, 1 where the reward follows from the answer.
     """
 
     prompt: int
@@ -41,7 +42,9 @@ class Outcomes(NamedTuple):
     def logp(self, policy: Tabular) -> Tensor:
         """Log-probability of the whole answers, (A,) in nats."""
         prompt = torch.full((len(self.ids), 1), self.prompt)
-        return policy.token_logp(prompt, torch.ones_like(prompt, dtype=torch.bool), self.ids, self.mask, temperature=1.0)[0].sum(1)
+        return policy.token_logp(
+            prompt, torch.ones_like(prompt, dtype=torch.bool), self.ids, self.mask, temperature=1.0
+        )[0].sum(1)
 
     def paid(self, rewards: Tensor) -> "Outcomes":
         """The same answers with these rewards, (A,)."""
@@ -55,15 +58,20 @@ class Outcomes(NamedTuple):
         return Outcomes(self.prompt, *repeated, *each)
 
 
-def outcomes(policy: Tabular, right: Callable[[Tensor], bool] | None = None, prompt: int = 0, longest: int = 1) -> Outcomes:
-    """All answers of at most `longest` tokens. `right`: ids (n,) of an answer -> whether its reward is 1; without it every reward is 0.
+def outcomes(
+    policy: Tabular, right: Callable[[Tensor], bool] | None = None, prompt: int = 0, longest: int = 1
+) -> Outcomes:
+    """All answers of at most `longest` tokens. `right`: ids (n,) of an answer -> whether its reward is 1; without it
+    every reward is 0.
 
     An answer that is not over after `longest` tokens is one outcome more, truncated; its reward is 0.
     """
     possible = policy.logits().detach() > -math.inf
     open_, closed = [((), int(policy.start[prompt]))], []
     for _ in range(longest):
-        steps = [((*tokens, v), int(policy.after[s, v])) for tokens, s in open_ for v in possible[s].nonzero()[:, 0].tolist()]
+        steps = [
+            ((*tokens, v), int(policy.after[s, v])) for tokens, s in open_ for v in possible[s].nonzero()[:, 0].tolist()
+        ]
         closed += [(tokens, True) for tokens, state in steps if state == OVER]
         open_ = [(tokens, state) for tokens, state in steps if state != OVER]
     every = closed + [(tokens, False) for tokens, _ in open_]
@@ -72,11 +80,14 @@ def outcomes(policy: Tabular, right: Callable[[Tensor], bool] | None = None, pro
     mask = torch.tensor([[True] * len(tokens) + [False] * (width - len(tokens)) for tokens, _ in every])
     paid = [float(over and right is not None and right(torch.tensor(tokens))) for tokens, over in every]
     ended = torch.tensor([over for _, over in every])
-    return Outcomes(prompt, ids, mask, ended, torch.tensor(paid, dtype=torch.float64), torch.ones(len(every), dtype=torch.float64))
+    return Outcomes(
+        prompt, ids, mask, ended, torch.tensor(paid, dtype=torch.float64), torch.ones(len(every), dtype=torch.float64)
+    )
 
 
 class Groups(NamedTuple):
-    """members (M, G): which outcome each row is; chance (M,): probability of the group, or how often it stands in a population."""
+    """members (M, G): which outcome each row is; chance (M,): probability of the group, or how often it stands in a
+    population."""
 
     of: Outcomes
     members: Tensor
@@ -89,7 +100,9 @@ def every_group(sampler: Tabular, of: Outcomes, group_size: int, ordered: bool =
     Multisets with their multinomial coefficient; `ordered`: all A^G sequences instead.
     """
     size = len(of.ids)
-    rows = product(range(size), repeat=group_size) if ordered else combinations_with_replacement(range(size), group_size)
+    rows = (
+        product(range(size), repeat=group_size) if ordered else combinations_with_replacement(range(size), group_size)
+    )
     members = torch.tensor(list(rows))
     counts = torch.nn.functional.one_hot(members, size).sum(1).double()
     ways = torch.ones(len(members), dtype=torch.float64)
@@ -102,14 +115,17 @@ def every_group(sampler: Tabular, of: Outcomes, group_size: int, ordered: bool =
 
 
 def population(sampler: Tabular, of: Outcomes, size: int) -> Groups:
-    """One group of `size` rows that has every outcome exactly as often as it is likely: what a group tends to as G grows.
+    """One group of `size` rows that has every outcome exactly as often as it is likely: what a group tends to as G
+    grows.
 
     Raises ValueError unless all probabilities are multiples of 1 / size.
     """
     with torch.no_grad():
         counts = of.probability(sampler) * size
     if (counts - counts.round()).abs().max() > 1e-9 * size:
-        raise ValueError(f"A population of {size} cannot hold these outcomes exactly: they would be {counts.tolist()} rows.")
+        raise ValueError(
+            f"A population of {size} cannot hold these outcomes exactly: they would be {counts.tolist()} rows."
+        )
     members = torch.arange(len(counts)).repeat_interleave(counts.round().long())
     return Groups(of, members[None], torch.ones(1, dtype=torch.float64))
 
@@ -117,7 +133,8 @@ def population(sampler: Tabular, of: Outcomes, size: int) -> Groups:
 class Expectation:
     """An aggregate that weights every group's own update batch by the group's probability.
 
-    aggregate: any option of that room. chance (M,): by group id 0 .. M-1. Groups stand one after the other and are equally large.
+    aggregate: any option of that room. chance (M,): by group id 0 .. M-1. Groups stand one after the other and are
+    equally large.
     """
 
     def __init__(self, aggregate: Callable, chance: Tensor | None = None):
@@ -137,7 +154,8 @@ class Expectation:
 
 
 class Measured(NamedTuple):
-    """loss: its value. ascent (D,): minus the gradient of the loss by all parameters, which is where training goes. batch: as prepared."""
+    """loss: its value. ascent (D,): minus the gradient of the loss by all parameters, which is where training goes.
+    batch: as prepared."""
 
     loss: float
     ascent: Tensor
@@ -154,7 +172,9 @@ class _Parties(NamedTuple):
 def tensors(sampler: Tabular, groups: Sequence[Groups], knobs: grpo.Knobs) -> dict[str, Any]:
     """The groups as one rollout batch, as `ablations.rollout.graded` makes it of sampled answers."""
     width = max(each.of.ids.shape[1] for each in groups)
-    columns: dict[str, list[Tensor]] = {name: [] for name in ("prompt_ids", "ids", "mask", "truncated", "total", "group")}
+    columns: dict[str, list[Tensor]] = {
+        name: [] for name in ("prompt_ids", "ids", "mask", "truncated", "total", "group")
+    }
     for each in groups:
         rows = each.members.flatten()
         gap = (0, width - each.of.ids.shape[1])
@@ -178,7 +198,9 @@ def tensors(sampler: Tabular, groups: Sequence[Groups], knobs: grpo.Knobs) -> di
     return batch
 
 
-def prepared(sampler: Tabular, groups: Sequence[Groups], knobs: grpo.Knobs, beta: float = 0.0, reference: Tabular | None = None) -> dict:
+def prepared(
+    sampler: Tabular, groups: Sequence[Groups], knobs: grpo.Knobs, beta: float = 0.0, reference: Tabular | None = None
+) -> dict:
     """The update batch with its advantages."""
     rollout = Rollout(tensors(sampler, groups, knobs), {}, [])
     return grpo.prepare(rollout, _Parties(sampler, reference, knobs), beta, 1.0, False, False)
@@ -193,7 +215,8 @@ def differentiate(
     reference: Tabular | None = None,
     sampler: Tabular | None = None,
 ) -> Measured:
-    """Loss and ascent direction of one update batch that holds these groups. `sampler` drew them; `policy` itself if not given."""
+    """Loss and ascent direction of one update batch that holds these groups. `sampler` drew them; `policy` itself if
+    not given."""
     sampler = sampler or policy
     batch = grpo.select_across(prepared(sampler, groups, knobs, beta, reference), knobs, {})
     weight = grpo.weights(batch["masks"], batch["counted"], batch["group"], knobs)
@@ -215,7 +238,8 @@ def expected(
     sampler: Tabular | None = None,
     ordered: bool = False,
 ) -> Measured:
-    """Expected loss and ascent of an update on one prompt, drawn evenly from those in `of`, over all groups of `group_size`."""
+    """Expected loss and ascent of an update on one prompt, drawn evenly from those in `of`, over all groups of
+    `group_size`."""
     of = [of] if isinstance(of, Outcomes) else of
     groups = [every_group(sampler or policy, each, group_size, ordered) for each in of]
     chance = torch.cat([each.chance for each in groups]) / len(groups)

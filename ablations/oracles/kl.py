@@ -1,6 +1,7 @@
 """A5: what each KL estimator, in each place, pulls towards; and where training then comes to rest.
 
-RKL = KL(pi || ref), FKL = KL(ref || pi). With rewards of 0 and beta 1 the expected ascent is minus the expected gradient of the penalty.
+RKL = KL(pi || ref), FKL = KL(ref || pi). With rewards of 0 and beta 1 the expected ascent is minus the expected
+gradient of the penalty.
 """
 
 import math
@@ -52,7 +53,9 @@ PLACES = {
 }
 
 
-def pull(policy, of, estimator: str, place: str, reference, sampler=None, beta: float = 1.0, **settings) -> groups.Measured:
+def pull(
+    policy, of, estimator: str, place: str, reference, sampler=None, beta: float = 1.0, **settings
+) -> groups.Measured:
     """Loss and ascent of the penalty alone: rewards 0, no baseline, one answer at a time, no clip."""
     knobs = rules.knobs(
         baseline=baseline.none,
@@ -82,7 +85,12 @@ def old_samples() -> Iterator[Row]:
     yield exact("A5.1.11", "ratio * k3, samples of another policy: grad RKL", -rkl(p, q), attached)
     plain = pull(policy, of, "k3", "in_loss", reference, sampler).ascent
     stale = (old * (1 - q / p)) - p * (old * (1 - q / p)).sum()
-    yield exact("A5.1.12", "k3 without the ratio, samples of another policy: E_old[(1 - ref/pi) s], no divergence's gradient", -stale, plain)
+    yield exact(
+        "A5.1.12",
+        "k3 without the ratio, samples of another policy: E_old[(1 - ref/pi) s], no divergence's gradient",
+        -stale,
+        plain,
+    )
 
 
 def values() -> Iterator[Row]:
@@ -92,9 +100,16 @@ def values() -> Iterator[Row]:
     p, q = of.probability(policy).detach(), of.probability(reference).detach()
     gap = p.log() - q.log()
     true = (p * gap).sum().item()
-    for name in ("k1", "k3", "k3_value_k2_gradient"):
-        yield exact(f"A5.1.{name}", f"E[{name}] = KL(pi || ref)", true, pull(policy, of, name, "in_loss", reference).loss)
-    yield exact("A5.1.k2", "E[k2] = E[d^2]/2, which is not the KL", (p * gap**2 / 2).sum(), pull(policy, of, "k2", "in_loss", reference).loss)
+    for number, name in enumerate(("k1", "k3", "k3_value_k2_gradient"), 13):
+        yield exact(
+            f"A5.1.{number}", f"E[{name}] = KL(pi || ref)", true, pull(policy, of, name, "in_loss", reference).loss
+        )
+    yield exact(
+        "A5.1.16",
+        "E[k2] = E[d^2]/2, which is not the KL",
+        (p * gap**2 / 2).sum(),
+        pull(policy, of, "k2", "in_loss", reference).loss,
+    )
 
 
 def whole_answers() -> Iterator[Row]:
@@ -105,7 +120,9 @@ def whole_answers() -> Iterator[Row]:
     whole = whole_kl(policy, reference)
     for number, place in enumerate(("in_reward", "to_go"), 1):
         measured = pull(policy, of, "k1", place, reference).ascent
-        yield exact(f"A5.2.{number}", f"k1, {place.replace('_', ' ')}: grad of the whole answer's RKL", -whole, measured)
+        yield exact(
+            f"A5.2.{number}", f"k1, {place.replace('_', ' ')}: grad of the whole answer's RKL", -whole, measured
+        )
     stepwise = stepwise_kl(policy, reference)
     measured = pull(policy, of, "k2", "in_loss", reference).ascent
     yield exact("A5.2.3", "k2 in the loss: the KL of each step with its prefix held fixed", -stepwise, measured)
@@ -114,7 +131,12 @@ def whole_answers() -> Iterator[Row]:
     log_p, log_q = policy.second.detach().log_softmax(1), reference.second.detach().log_softmax(1)
     following = (log_p.exp() * (log_p - log_q)).sum(1)
     missed = p * (following - (p * following).sum())
-    yield exact("A5.2.5", "what it misses is the first token's effect on the KL of the second", -missed, -whole[:2] - measured[:2])
+    yield exact(
+        "A5.2.5",
+        "what it misses is the first token's effect on the KL of the second",
+        -missed,
+        -whole[:2] - measured[:2],
+    )
 
 
 def whole_kl(policy: TwoTokens, reference: TwoTokens) -> Tensor:
@@ -136,8 +158,8 @@ def stepwise_kl(policy: TwoTokens, reference: TwoTokens) -> Tensor:
 def resting_points(p0: float, beta: float, group_size: int) -> dict[str, tuple[float, str, str]]:
     """A5.3: where two classes come to rest -> {what: (p*, estimator, place)}.
 
-    The group's own mean as baseline makes the reward's pull (G-1)/G as strong, so a KL in the loss acts like beta G/(G-1); in the reward
-    it goes through the same baseline, and beta stays beta.
+    The group's own mean as baseline makes the reward's pull (G-1)/G as strong, so a KL in the loss acts like beta
+    G/(G-1); in the reward it goes through the same baseline, and beta stays beta.
     """
     in_loss = beta * group_size / (group_size - 1)
     start = math.log(p0 / (1 - p0))
@@ -154,20 +176,36 @@ def resting_points(p0: float, beta: float, group_size: int) -> dict[str, tuple[f
 
 
 def at_rest() -> Iterator[Row]:
-    """A5.3: the expected ascent is 0 at the predicted points (trained runs go there from the start: `ablations.oracles.dynamics`)."""
+    """A5.3: the expected ascent is 0 at the predicted points (trained runs go there from the start:
+    `ablations.oracles.dynamics`)."""
     size, p0, number = 3, 0.1, 0
     for beta in (0.2, 1.0):
         for what, (point, name, place) in resting_points(p0, beta, size).items():
             number += 1
             knobs = rules.knobs(kl=rules.estimator(name), placement=getattr(rules, place)())
-            yield exact(f"A5.3.{number}", f"no drift at p* = {point:.4f}; {what}, beta {beta}", 0.0, drift(point, p0, knobs, size, beta))
+            yield exact(
+                f"A5.3.{number}",
+                f"no drift at p* = {point:.4f}; {what}, beta {beta}",
+                0.0,
+                drift(point, p0, knobs, size, beta),
+            )
     at_reward = resting_points(p0, 1.0, size)["k1 in the reward: logit p* = logit p0 + 1/beta"][0]
-    # Right and wrong answers are worth the same there, up to rounding: without an eps the std would blow that rounding up to size 1.
+    # Right and wrong answers are worth the same there, up to rounding, which a std without eps would blow up to size 1.
     knobs = rules.knobs(kl=rules.estimator("k1"), placement=rules.in_reward(), scale=rules.group_std(eps=1e-6))
-    yield exact("A5.3.7", "group std (eps 1e-6) does not move the rest of k1 in the reward", 0.0, drift(at_reward, p0, knobs, size, 1.0))
+    yield exact(
+        "A5.3.7",
+        "group std (eps 1e-6) does not move the rest of k1 in the reward",
+        0.0,
+        drift(at_reward, p0, knobs, size, 1.0),
+    )
     knobs = rules.knobs(kl=rules.estimator("k1"))
     free = (size - 1) / size * 0.9 * 0.1
-    yield exact("A5.3.8", "k1 in the loss anchors nothing: at p=.9, beta=1 the drift is (G-1)/G p (1-p)", free, drift(0.9, p0, knobs, size, 1.0))
+    yield exact(
+        "A5.3.8",
+        "k1 in the loss anchors nothing: at p=.9, beta=1 the drift is (G-1)/G p (1-p)",
+        free,
+        drift(0.9, p0, knobs, size, 1.0),
+    )
 
 
 def drift(p: float, p0: float, knobs, size: int, beta: float) -> float:
@@ -179,7 +217,8 @@ def drift(p: float, p0: float, knobs, size: int, beta: float) -> float:
 def recursion() -> Iterator[Row]:
     """A5.4: rounds of maximising E[A] - beta KL exactly, with the advantages of the round before; G -> infinity.
 
-    The round's objective has no drift at the predicted p_n. Samples are those of the policy of round n-1, held in a population.
+    The round's objective has no drift at the predicted p_n. Samples are those of the policy of round n-1, held in a
+    population.
     """
     p0, beta = 0.25, 0.7
     start = math.log(p0 / (1 - p0))
@@ -188,7 +227,11 @@ def recursion() -> Iterator[Row]:
         return math.sqrt(p * (1 - p))
 
     cases: list[tuple[str, Callable[[float], float], dict]] = [
-        ("group std: logit p_n = logit p0 + 1/(b sqrt(p(1-p)))", lambda p: start + 1 / (beta * spread(p)), {"scale": rules.group_std()}),
+        (
+            "group std: logit p_n = logit p0 + 1/(b sqrt(p(1-p)))",
+            lambda p: start + 1 / (beta * spread(p)),
+            {"scale": rules.group_std()},
+        ),
         ("no scale: logit p_n = logit p0 + 1/b", lambda p: start + 1 / beta, {}),
         (
             "KL to the round before: logit p_n = logit p + 1/(b sqrt(p(1-p)))",
@@ -203,9 +246,15 @@ def recursion() -> Iterator[Row]:
             with torch.no_grad():
                 policy.logit.fill_(theory(before))
             of = groups.outcomes(sampler, is_last_token(1))
-            knobs = rules.knobs(surrogate=surrogate.unclipped_ratio, kl=rules.estimator("ratio_k3", attached=True), **rooms)
+            knobs = rules.knobs(
+                surrogate=surrogate.unclipped_ratio, kl=rules.estimator("ratio_k3", attached=True), **rooms
+            )
             crowd = groups.population(sampler, of, 8)
-            found.append(groups.differentiate(policy, [crowd], knobs, beta=beta, reference=TwoClass([p0]), sampler=sampler).ascent.item())
+            found.append(
+                groups.differentiate(
+                    policy, [crowd], knobs, beta=beta, reference=TwoClass([p0]), sampler=sampler
+                ).ascent.item()
+            )
         yield exact(f"A5.4.{number}", f"no drift at p_n; {what}", [0.0] * 3, found)
 
 

@@ -1,6 +1,7 @@
 """The knobs of a prediction: the plainest option in every room, except for those that the prediction is about.
 
-Options are looked up in their modules when a set of knobs is made, so that a changed function is the one that is measured.
+Options are looked up in their modules when a set of knobs is made, so that a changed function is the one that is
+measured.
 """
 
 from functools import partial

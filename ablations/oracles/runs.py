@@ -1,5 +1,6 @@
 """Training a table with the loop that trains language models: sampled, or with every group in its exact share."""
 
+import collections
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -27,9 +28,11 @@ def trained(
     evaluate: Callable[[Any], dict[str, float]] = lambda policy: {},
     **settings: Any,
 ) -> Iterator[dict[str, float]]:
-    """Rows of `ablations.grpo.train` while it trains `policy` in place; one row per rollout, then whatever `evaluate` says.
+    """Rows of `ablations.grpo.train` while it trains `policy` in place; one row per rollout, then whatever `evaluate`
+    says.
 
-    Constant learning rate, one update per rollout, the whole batch in one pass, nothing clipped; `settings` replaces any of grpo.train's.
+    Constant learning rate, one update per rollout, the whole batch in one pass, nothing clipped; `settings` replaces
+    any of grpo.train's.
     """
     descent = optimizer(policy.parameters(), lr=lr)
     schedule = torch.optim.lr_scheduler.LambdaLR(descent, lambda step: 1.0)
@@ -56,7 +59,8 @@ def sampling(task, *, prompts: int, group_size: int, max_new_tokens: int = 1) ->
 
 
 def enumerating(of: Sequence[groups.Outcomes], group_size: int) -> Callable[[State], Rollout]:
-    """Rollouts that hold every group of every prompt; the state's knobs are those of `groups.expecting`, told the chances each time.
+    """Rollouts that hold every group of every prompt; the state's knobs are those of `groups.expecting`, told the
+    chances each time.
 
     An update is then the expectation of the update on one sampled prompt.
     """
@@ -71,9 +75,6 @@ def enumerating(of: Sequence[groups.Outcomes], group_size: int) -> Callable[[Sta
     return collect
 
 
-def last(rows: Iterator[dict[str, float]]) -> dict[str, float]:
-    """The row after the last update."""
-    row = {}
-    for row in rows:
-        pass
-    return row
+def finish(rows: Iterator[dict[str, float]]) -> dict[str, float]:
+    """Run to the end -> the row after the last update."""
+    return collections.deque(rows, maxlen=1)[0]

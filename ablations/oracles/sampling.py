@@ -1,6 +1,7 @@
 """A2: groups that teach nothing, and what drawing others in their place does.
 
-z(p) = p^G + (1-p)^G is the chance that the G answers to a prompt of success rate p agree; zbar its mean over the prompts.
+z(p) = p^G + (1-p)^G is the chance that the G answers to a prompt of success rate p agree; zbar its mean over the
+prompts.
 """
 
 import math
@@ -37,7 +38,8 @@ def measured_agreement(p: float, group_size: int) -> float:
 
 
 def over_beta(a: int, b: int, function) -> float:
-    """E[function(p)] for p ~ Beta(a, b) with whole a, b: Gauss-Legendre with 40 nodes, exact for polynomials of degree below 80."""
+    """E[function(p)] for p ~ Beta(a, b) with whole a, b: Gauss-Legendre with 40 nodes, exact for polynomials of degree
+    below 80."""
     nodes, shares = np.polynomial.legendre.leggauss(40)
     total = math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
     p = (nodes + 1) / 2
@@ -68,12 +70,15 @@ def zero_advantage() -> Iterator[Row]:
         uniform = over_beta(1, 1, lambda p, size=size: measured_agreement(p, size))
         yield exact(f"A2.1b.{size}", f"prompts of uniform success rate: 2/(G+1), G={size}", 2 / (size + 1), uniform)
     mixed = over_beta(2, 5, lambda p: measured_agreement(p, 4))
-    yield exact("A2.1c", "success rates from Beta(2, 5): [B(a+G,b) + B(a,b+G)] / B(a,b), G=4", beta_agreement(2, 5, 4), mixed)
+    yield exact(
+        "A2.1c", "success rates from Beta(2, 5): [B(a+G,b) + B(a,b+G)] / B(a,b), G=4", beta_agreement(2, 5, 4), mixed
+    )
     yield exact("A2.1d", "the same from the metric's own fit, on a population with these moments", *fitted(2, 5, 4))
 
 
 def fitted(a: int, b: int, size: int) -> tuple[float, float]:
-    """Prediction, and `predicted_zero_advantage` on a batch in which c right answers come as often as a beta-binomial says.
+    """Prediction, and `predicted_zero_advantage` on a batch in which c right answers come as often as a beta-binomial
+    says.
 
     The batch holds a whole number of groups of every c: a = 2, b = 5, G = 4 has chances in 210ths.
     """
@@ -121,9 +126,19 @@ def dynamic_sampling() -> Iterator[Row]:
         true = numbers(factor) * p * (1 - p) / len(rates)
         plain = mixture(rates, size, rules.knobs(**scale))
         yield exact(f"A2.3a.{number}", f"no refilling, {name}: mean over prompts of w(p) grad p", true, plain)
-        yield exact(f"A2.3b.{number}", f"refilled, {name}: the same ascent times 1/(1 - zbar)", true / (1 - share), refilled(rates, size, knobs))
+        yield exact(
+            f"A2.3b.{number}",
+            f"refilled, {name}: the same ascent times 1/(1 - zbar)",
+            true / (1 - share),
+            refilled(rates, size, knobs),
+        )
     dropped = mixture(rates, size, rules.knobs(keep=rules.informative(dropped_rows_count=True)))
-    yield exact("A2.3c", "dropped, not refilled, dropped rows in the denominator: nothing changes", mixture(rates, size, rules.knobs()), dropped)
+    yield exact(
+        "A2.3c",
+        "dropped, not refilled, dropped rows in the denominator: nothing changes",
+        mixture(rates, size, rules.knobs()),
+        dropped,
+    )
 
 
 EXACT = (zero_advantage, dynamic_sampling)
@@ -144,7 +159,9 @@ def logged_share() -> Iterator[Row]:
         what = f"logged zero-advantage share, success rates spread evenly: 2/(G+1), G={size}"
         yield sampled(f"A2.1s.{size}", what, 2 / (size + 1), logged, spread)
         logged = [row["groups/zero_advantage_predicted"] for row in rows]
-        yield sampled(f"A2.1p.{size}", "the share that the log predicts from the groups' success rates", 2 / (size + 1), logged)
+        yield sampled(
+            f"A2.1p.{size}", "the share that the log predicts from the groups' success rates", 2 / (size + 1), logged
+        )
 
 
 def logged_draws() -> Iterator[Row]:
@@ -160,7 +177,8 @@ def logged_draws() -> Iterator[Row]:
 
 
 class Race(NamedTuple):
-    """Prompts of different difficulty trained until their mean success rate is `goal`; `rows` groups of `size` per update."""
+    """Prompts of different difficulty trained until their mean success rate is `goal`; `rows` groups of `size` per
+    update."""
 
     rates: tuple[float, ...] = (0.03, 0.1, 0.3, 0.6)
     size: int = 4
@@ -171,8 +189,8 @@ class Race(NamedTuple):
 def predicted_race(race: Race, w: Callable[[float], float], lr: float, refill: bool) -> tuple[float, float]:
     """Steps (interpolated) and answers generated on the way, when every update is its own expectation.
 
-    A prompt's logit moves by lr w(p) p (1-p) / P per step, divided by 1 - zbar with refilling. Refilling draws whole rounds of `rows` groups
-    until at least that many were kept.
+    A prompt's logit moves by lr w(p) p (1-p) / P per step, divided by 1 - zbar with refilling. Refilling draws whole
+    rounds of `rows` groups until at least that many were kept.
     """
     theta = [math.log(p / (1 - p)) for p in race.rates]
     track, generated = [sum(race.rates) / len(theta)], [0.0]
@@ -188,7 +206,8 @@ def predicted_race(race: Race, w: Callable[[float], float], lr: float, refill: b
 
 
 def expected_rounds(kept: Sequence[float], rows: int) -> float:
-    """E[rounds until `rows` groups are kept], each round having rows/P groups of every prompt, kept with these chances."""
+    """E[rounds until `rows` groups are kept], each round having rows/P groups of every prompt, kept with these
+    chances."""
     each = rows // len(kept)
     one = np.ones(1)
     for chance in kept:
@@ -221,7 +240,8 @@ def run_race(race: Race, knobs: grpo.Knobs, lr: float, seed: int) -> tuple[float
 
 
 def races() -> Iterator[Row]:
-    """A2.3 as runs: prompts of rates .03, .1, .3 and .6 until their mean is .8, G=4, plain gradient descent at a fixed rate."""
+    """A2.3 as runs: prompts of rates .03, .1, .3 and .6 until their mean is .8, G=4, plain gradient descent at a fixed
+    rate."""
     race, seeds = Race(), range(5)
     for number, (name, w, lr, scale) in enumerate(
         (
@@ -231,13 +251,20 @@ def races() -> Iterator[Row]:
         1,
     ):
         plain = [run_race(race, rules.knobs(**scale), lr, seed) for seed in seeds]
-        filled = [run_race(race, rules.knobs(keep=rules.informative(refill_rounds=100), **scale), lr, seed) for seed in seeds]
+        filled = [
+            run_race(race, rules.knobs(keep=rules.informative(refill_rounds=100), **scale), lr, seed) for seed in seeds
+        ]
         due, due_filled = (predicted_race(race, w, lr, refill) for refill in (False, True))
         ratios = [b[0] / a[0] for a, b in zip(plain, filled, strict=True)]
-        what = f"{name}: steps with refilling over steps without, about 1 - zbar on the way ({due_filled[0]:.0f} of {due[0]:.0f})"
+        what = f"{name}: steps with refilling over steps without, about 1 - zbar; {due_filled[0]:.0f} of {due[0]:.0f}"
         yield sampled(f"A2.3s.{number}", what, due_filled[0] / due[0], ratios)
         ratios = [b[1] / a[1] for a, b in zip(plain, filled, strict=True)]
-        yield sampled(f"A2.3g.{number}", f"{name}: answers generated with refilling over without: not fewer", due_filled[1] / due[1], ratios)
+        yield sampled(
+            f"A2.3g.{number}",
+            f"{name}: answers generated with refilling over without: not fewer",
+            due_filled[1] / due[1],
+            ratios,
+        )
 
 
 TRAINED = (logged_share, logged_draws, races)

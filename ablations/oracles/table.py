@@ -34,13 +34,20 @@ class Row(NamedTuple):
 COLUMNS = ("id", "what", "predicted", "measured", "difference", "tolerance", "pass", "because")
 
 
-def exact(id: str, what: str, predicted: Tensor | float, measured: Tensor | float, tolerance: float = EXACT, because: str = "") -> Row:
+def exact(
+    id: str, what: str, predicted: Tensor | float, measured: Tensor | float, tolerance: float = EXACT, because: str = ""
+) -> Row:
     """Two numbers, or two vectors of equal shape: then the entry in which they differ most stands for all."""
     pair = [torch.as_tensor(x, dtype=torch.float64).detach().flatten() for x in (predicted, measured)]
     if pair[0].numel() != pair[1].numel():
-        raise ValueError(f"{id}: {pair[0].numel()} numbers were predicted and {pair[1].numel()} measured; compare equally many.")
+        raise ValueError(
+            f"{id}: {pair[0].numel()} numbers were predicted and {pair[1].numel()} measured; compare equally many."
+        )
     gap = (pair[1] - pair[0]).abs()
-    worst = int(gap.nan_to_num(nan=math.inf).argmax())
+    gap = gap.nan_to_num(nan=math.inf)
+    worst = int(
+        torch.where(gap == gap.max(), pair[0].abs().nan_to_num(), -1.0).argmax()
+    )  # of equal gaps the largest number
     return Row(id, what, pair[0][worst].item(), pair[1][worst].item(), tolerance, because or "rounding of float64")
 
 
@@ -56,20 +63,27 @@ def sampled(id: str, what: str, predicted: float, seeds: Sequence[float], spread
     return Row(id, what, predicted, values.mean().item(), 4 * deviation / math.sqrt(len(seeds)), because)
 
 
-def text(rows: Iterable[Row]) -> str:
-    """The table for a terminal, one line per prediction, and a last line that counts."""
-    rows = list(rows)
-    width = max((len(row.id) for row in rows), default=2)
-    lines = [f"{'id':{width}}  {'predicted':>13} {'measured':>13} {'difference':>11} {'tolerance':>9}        what"]
-    for row in rows:
-        numbers = f"{row.predicted:13.7g} {row.measured:13.7g} {row.difference:11.2e} {row.tolerance:9.1e}"
-        lines.append(f"{row.id:{width}}  {numbers}  {'pass' if row.passed else 'FAIL'}  {row.what}")
-    return "\n".join([*lines, counted(rows)])
+def broken(id: str, error: Exception | str) -> Row:
+    """A prediction that could not be measured: fails, and says why."""
+    told = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+    return Row(id, " ".join(told.split()), math.nan, math.nan, EXACT, "could not be measured")
+
+
+def header() -> str:
+    return f"{'id':10} {'predicted':>13} {'measured':>13} {'difference':>11} {'tolerance':>9}        what"
+
+
+def line(row: Row) -> str:
+    """One line of the table for a terminal."""
+    numbers = f"{row.predicted:13.7g} {row.measured:13.7g} {row.difference:11.2e} {row.tolerance:9.1e}"
+    return f"{row.id:10} {numbers}  {'pass' if row.passed else 'FAIL'}  {row.what}"
 
 
 def counted(rows: Sequence[Row]) -> str:
     failed = [row.id for row in rows if not row.passed]
-    return f"{len(rows) - len(failed)} of {len(rows)} predictions hold" + (f"; not: {', '.join(failed)}" if failed else "")
+    return f"{len(rows) - len(failed)} of {len(rows)} predictions hold" + (
+        f"; not: {', '.join(failed)}" if failed else ""
+    )
 
 
 def as_csv(rows: Iterable[Row]) -> str:
@@ -79,13 +93,22 @@ def as_csv(rows: Iterable[Row]) -> str:
     writer.writerow(COLUMNS)
     for row in rows:
         verdict = "yes" if row.passed else "no"
-        writer.writerow([row.id, row.what, row.predicted, row.measured, row.difference, row.tolerance, verdict, row.because])
+        writer.writerow(
+            [row.id, row.what, row.predicted, row.measured, row.difference, row.tolerance, verdict, row.because]
+        )
     return out.getvalue()
 
 
 def as_markdown(rows: Sequence[Row], heading: str) -> str:
     """The report: what was checked, the count, and the table."""
-    lines = [heading.strip(), "", f"**{counted(rows)}.**", "", "| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
+    lines = [
+        heading.strip(),
+        "",
+        f"**{counted(rows)}.**",
+        "",
+        "| " + " | ".join(COLUMNS) + " |",
+        "|" + "---|" * len(COLUMNS),
+    ]
     for row in rows:
         numbers = f"{row.predicted:.7g} | {row.measured:.7g} | {row.difference:.1e} | {row.tolerance:.1e}"
         what = row.what.replace("|", "\\|")

@@ -1,8 +1,9 @@
 """Policies small enough to be exact: a table of logits, and a rule that says which row of the table comes next.
 
-They satisfy the interface of a language model (`sample`, `token_logp`, `parameters`), so the code that trains the one trains the other.
-Everything is float64. Prompts are the strings "0", "1", ...; token v is written as the letter chr(ord("a") + v). An answer has no end
-token of its own: it is over after the token at which the rule says so, and that token is in its text like any other.
+They satisfy the interface of a language model (`sample`, `token_logp`, `parameters`), so the code that trains the one
+trains the other. Everything is float64. Prompts are the strings "0", "1", ...; token v is written as the letter
+chr(ord("a") + v). An answer has no end token of its own: it is over after the token at which the rule says so, and that
+token is in its text like any other.
 """
 
 import itertools
@@ -20,8 +21,9 @@ OVER = -1  # in place of a next state: the answer is complete
 class Tabular(nn.Module):
     """A finite automaton with a softmax in every state.
 
-    start: (P,) long, the state in which prompt i is answered. after: (S, V) long, the state that follows token v in state s, or OVER.
-    A subclass turns its parameters into `logits()`, (S, V) float64 in nats; -inf is a token that cannot come in that state.
+    start: (P,) long, the state in which prompt i is answered. after: (S, V) long, the state that follows token v in
+    state s, or OVER. A subclass turns its parameters into `logits()`, (S, V) float64 in nats; -inf is a token that
+    cannot come in that state.
     """
 
     def __init__(self, start: Tensor, after: Tensor):
@@ -35,9 +37,11 @@ class Tabular(nn.Module):
     def token_logp(
         self, prompt_ids: Tensor, prompt_mask: Tensor, ids: Tensor, mask: Tensor, *, temperature: float
     ) -> tuple[Tensor, Tensor]:
-        """Log-probability of every token and entropy of its whole distribution at `temperature`, both (N, T) in nats, 0 where masked.
+        """Log-probability of every token and entropy of its whole distribution at `temperature`, both (N, T) in nats, 0
+        where masked.
 
-        prompt_ids (N, 1) long, ids (N, T) long, mask (N, T) bool; prompt_mask is not looked at, for every prompt is one id.
+        prompt_ids (N, 1) long, ids (N, T) long, mask (N, T) bool; prompt_mask is not looked at, for every prompt is one
+        id.
         """
         logp, entropy = distribution(self.logits(), temperature)
         states = self.states(prompt_ids[:, 0], ids, mask)
@@ -63,7 +67,8 @@ class Tabular(nn.Module):
         generator: torch.Generator,
         greedy: bool = False,
     ) -> Sample:
-        """`group_size` answers to each prompt, adjacent rows, of at most `max_new_tokens` tokens. Draws only from `generator`.
+        """`group_size` answers to each prompt, adjacent rows, of at most `max_new_tokens` tokens. Draws only from
+        `generator`.
 
         Raises ValueError for a prompt that is not in the table.
         """
@@ -76,7 +81,9 @@ class Tabular(nn.Module):
             scores = logp[here]
             token = scores.argmax(1) if greedy else torch.multinomial(scores.exp(), 1, generator=generator)[:, 0]
             token = torch.where(running, token, 0)
-            columns.append((token, running, torch.where(running, scores.gather(1, token[:, None])[:, 0], 0.0), entropy[here]))
+            columns.append(
+                (token, running, torch.where(running, scores.gather(1, token[:, None])[:, 0], 0.0), entropy[here])
+            )
             state = torch.where(running, self.after[here, token], OVER)
         ids, mask, chosen, spread = (torch.stack(column, 1) for column in zip(*columns, strict=True))
         return Sample(
@@ -87,14 +94,14 @@ class Tabular(nn.Module):
             ended=state == OVER,
             logp=chosen,
             entropy=torch.where(mask, spread, 0.0),
-            texts=[text_of(row[kept].tolist()) for row, kept in zip(ids, mask, strict=True)],
+            texts=texts_of(ids, mask.sum(1)),
         )
 
     def _index(self, prompt: str) -> int:
         if not prompt.isdecimal() or int(prompt) >= len(self.start):
             raise ValueError(
-                f"The prompt {prompt!r} is not in a table of {len(self.start)} prompts; allowed are '0' to '{len(self.start) - 1}'. "
-                "Give the task and the policy the same number of prompts."
+                f"The prompt {prompt!r} is not in a table of {len(self.start)} prompts, which are called '0' to "
+                f"'{len(self.start) - 1}'. Give the task and the policy the same number of prompts."
             )
         return int(prompt)
 
@@ -109,7 +116,9 @@ class Bandit(Tabular):
         prompts, arms = logits.shape
         lengths = list(lengths or [1] * arms)
         if len(lengths) != arms or min(lengths) < 1:
-            raise ValueError(f"A bandit of {arms} arms was given lengths {lengths}; it needs one length of at least 1 per arm.")
+            raise ValueError(
+                f"A bandit of {arms} arms was given lengths {lengths}; it needs one length of at least 1 per arm."
+            )
         first_of = [prompts + sum(length - 1 for length in lengths[:arm]) for arm in range(arms)]
         after = torch.full((prompts + sum(lengths) - arms, arms), OVER)
         forced = torch.full((len(after) - prompts, arms), -math.inf, dtype=torch.float64)
@@ -160,35 +169,45 @@ class TwoTokens(Tabular):
 
 
 class GeometricStop(Tabular):
-    """An answer is right or wrong from the start, and after every token it stops with the hazard of its mode. One prompt.
+    """An answer is right or wrong from the start, and after every token it stops with the hazard of its mode.
 
-    Tokens are pairs (mode, stops): "a" wrong and goes on, "b" wrong and stops, "c" right and goes on, "d" right and stops. The first token
-    settles the mode and is already a chance to stop, so that the number L of tokens is geometric, P(L = n) = h (1 - h)^(n-1), and the
-    derivative of log P(L) by the logit of h is 1 - L h.
+    Tokens are pairs (mode, stops): "a" wrong and goes on, "b" wrong and stops, "c" right and goes on, "d" right and
+    stops. The first token settles the mode and is already a chance to stop, so that the number L of tokens is
+    geometric, P(L = n) = h (1 - h)^(n-1), and the derivative of log P(L) by the logit of h is 1 - L h.
 
-    success: probability of the right mode. hazards: one probability for both modes, or (wrong, right). Parameters: their logits.
+    success: (P,) probabilities of the right mode. hazards: one probability for both modes, or two (wrong, right), the
+    same at the start for every prompt. Parameters: the logits, `success` (P,) and `hazard` (P, 1 or 2).
     """
 
-    def __init__(self, success: float, hazards: Sequence[float]):
+    def __init__(self, success: Sequence[float], hazards: Sequence[float]):
         if len(hazards) not in (1, 2):
-            raise ValueError(f"{len(hazards)} hazards were given; allowed are one for both modes, or two: wrong, right.")
-        wrong, right = 1, 2
-        after = torch.tensor([[wrong, OVER, right, OVER], [wrong, OVER, OVER, OVER], [OVER, OVER, right, OVER]])
-        super().__init__(torch.zeros(1, dtype=torch.long), after)
-        self.success = nn.Parameter(_logit([success]))
-        self.hazard = nn.Parameter(_logit(hazards))
+            raise ValueError(
+                f"{len(hazards)} hazards were given; allowed are one for both modes, or two: wrong, right."
+            )
+        prompts = len(success)
+        wrong = prompts + torch.arange(prompts)  # the states after the first token; those of the right mode follow
+        over = torch.full((prompts,), OVER)
+        first = torch.stack([wrong, over, wrong + prompts, over], 1)
+        after_wrong = torch.stack([wrong, over, over, over], 1)
+        after_right = torch.stack([over, over, wrong + prompts, over], 1)
+        super().__init__(torch.arange(prompts), torch.cat([first, after_wrong, after_right]))
+        self.success = nn.Parameter(_logit(success))
+        self.hazard = nn.Parameter(_logit(hazards).repeat(prompts, 1))
 
     def logits(self) -> Tensor:
-        hazard = self.hazard.expand(2)
-        stop = nn.functional.logsigmoid(torch.stack([-hazard, hazard], 1))  # rows wrong, right; columns goes on, stops
-        mode = nn.functional.logsigmoid(torch.cat([-self.success, self.success]))
-        never = torch.full((2,), -math.inf, dtype=torch.float64)
-        return torch.stack([(mode[:, None] + stop).flatten(), torch.cat([stop[0], never]), torch.cat([never, stop[1]])])
+        prompts = len(self.success)
+        hazard = self.hazard.expand(prompts, 2)
+        stop = nn.functional.logsigmoid(torch.stack([-hazard, hazard], 2))  # (P, wrong | right, goes on | stops)
+        mode = nn.functional.logsigmoid(torch.stack([-self.success, self.success], 1))
+        never = torch.full((prompts, 2), -math.inf, dtype=torch.float64)
+        first = (mode[:, :, None] + stop).flatten(1)
+        return torch.cat([first, torch.cat([stop[:, 0], never], 1), torch.cat([never, stop[:, 1]], 1)])
 
 
-def text_of(tokens: Sequence[int]) -> str:
-    """The letters of an answer."""
-    return "".join(chr(ord("a") + token) for token in tokens)
+def texts_of(ids: Tensor, lengths: Tensor) -> list[str]:
+    """The letters of each answer. ids (N, T) long, lengths (N,) long."""
+    letters = (ids + ord("a")).to(torch.uint8).numpy()
+    return [row[:length].tobytes().decode("ascii") for row, length in zip(letters, lengths.tolist(), strict=True)]
 
 
 def _logit(probabilities: Sequence[float]) -> Tensor:

@@ -18,9 +18,14 @@ class Table:
     prompts: int
     right: Sequence[str]
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "right", tuple(self.right))
+
     def draw(self, n: int, generator: random.Random, split: str) -> list[Problem]:
-        """n prompts, independent and with replacement."""
-        return [self.problem(index) for index in generator.choices(range(self.prompts), k=n)]
+        """n prompts in random order: each equally often, and those over at random without replacement."""
+        rounds, over = divmod(n, self.prompts)
+        every = [index for _ in range(rounds) for index in generator.sample(range(self.prompts), self.prompts)]
+        return [self.problem(index) for index in every + generator.sample(range(self.prompts), over)]
 
     def problem(self, index: int) -> Problem:
         """Prompt number `index`."""
@@ -28,5 +33,5 @@ class Table:
 
     def grade(self, problem: Problem, text: str, ended: bool) -> Grade:
         """Right or wrong; every answer has the form that is asked for. Whether it ended is left to the reward."""
-        correct = text.startswith(tuple(self.right))
+        correct = text.startswith(self.right)
         return Grade(correct=correct, format=True, answer=text, chain=correct, fillers=0, any_answer=correct)
