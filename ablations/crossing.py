@@ -6,15 +6,20 @@ that one that fails stops no other. What is here runs once, in the process that 
 
 import json
 import sys
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from hydra import compose
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.experimental.callback import Callback
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
+from tqdm import tqdm
 
 from ablations import build, identity, tracking
 from ablations.contradictions import Refused, refuse, refuse_unwritable
@@ -51,6 +56,8 @@ class Started(Callback):
             STARTED.append(start(config))
         except Refused as error:
             sys.exit(f"ablate: {error}")
+        if config.machine.progress and sys.stderr.isatty():
+            threading.Thread(target=watch, args=(STARTED[0], config.steps), daemon=True).start()
 
 
 def start(config: DictConfig) -> Crossing:
@@ -82,6 +89,11 @@ def start(config: DictConfig) -> Crossing:
         flush=True,
     )
     return crossing
+
+
+def in_crossing() -> bool:
+    """Whether this process runs a cell that Hydra launched, rather than a single run."""
+    return HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
 
 
 def cell_overrides(config: DictConfig) -> list[list[str]]:
@@ -120,6 +132,25 @@ def state(folder: Path) -> dict[str, str]:
         return json.loads((folder / "status.json").read_text())
     except FileNotFoundError:
         return {"state": "not started", "reason": ""}
+
+
+def watch(crossing: Crossing, steps: int, every: float = 2.0) -> None:
+    """A bar over all cells' steps, read from their journals, until the process ends. The cells show none of their
+    own.
+    """
+    total = len(crossing.cells) * (steps + 1)
+    with tqdm(total=total, desc=crossing.name, unit="row", leave=False) as bar:
+        while bar.n < total:
+            bar.update(sum(rows_written(cell.folder) for cell in crossing.cells) - bar.n)
+            states = [state(cell.folder)["state"] for cell in crossing.cells]
+            bar.set_postfix_str(", ".join(f"{states.count(name)} {name}" for name in sorted(set(states))))
+            time.sleep(every)
+
+
+def rows_written(folder: Path) -> int:
+    """Rows of metrics that a run has put on disk."""
+    journal = folder / "journal.jsonl"
+    return journal.read_bytes().count(b"\n") if journal.exists() else 0
 
 
 def table(crossing: Crossing) -> str:

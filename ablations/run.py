@@ -123,9 +123,10 @@ def mirrored(config: Mapping[str, Any], cell: crossing.Cell, results: Path) -> t
 
 def trained(cfg: DictConfig, knobs: grpo.Knobs, folder: Path, results: Path):
     """Build the parts, train, and yield every row of metrics; the trained policy is saved at the end."""
+    alone = cfg.machine.progress and not crossing.in_crossing()  # a crossing shows one bar over all of its cells
     task = instantiate(cfg.task)
     base = instantiate(cfg.base)(
-        model=instantiate(cfg.model), task=task, results=results, progress=cfg.machine.progress
+        model=instantiate(cfg.model), task=task, results=results, progress=alone
     )
     policy = LanguagePolicy.load(base).eval()
     optimizer = instantiate(cfg.optimizer, _convert_="all")(policy.parameters())
@@ -164,7 +165,7 @@ def trained(cfg: DictConfig, knobs: grpo.Knobs, folder: Path, results: Path):
         sync_every=cfg.reference.sync_every,
         sync_mix=cfg.reference.mix,
     )
-    with tqdm(total=cfg.steps, desc=folder.name, disable=None if cfg.machine.progress else True, leave=False) as bar:
+    with tqdm(total=cfg.steps, desc=folder.name, disable=None if alone else True, leave=False) as bar:
         for row in rows:
             yield row
             bar.update(row["step"] - bar.n)
