@@ -45,6 +45,7 @@ ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "GIT_PYTHON_REFRESH": "quiet",
 }
 
@@ -205,9 +206,13 @@ def mirror(results: Path | str, tracking: str, experiment: str, cell: Any, base:
         known = json.loads(environment.read_text())
         tags |= {key: known.get(key, "") for key in ("commit", "commit_date")}
     identity = Identity(experiment, cell.hash, dict(cell.choices), {key: text for key, text in tags.items() if text})
-    (folder / RECORD).write_text(json.dumps(identity._asdict(), indent=1, sort_keys=True) + "\n")
+    _keep(identity, folder)
     uri = store_uri(results, tracking)
     return Silent() if uri is None else Mirror(uri, identity, folder, results)
+
+
+def _keep(identity: Identity, folder: Path) -> None:
+    (folder / RECORD).write_text(json.dumps(identity._asdict(), indent=1, sort_keys=True) + "\n")
 
 
 def sync(folder: Path | str, uri: str, results: Path | str | None = None) -> bool:
@@ -255,7 +260,8 @@ def _same(one: float, other: float) -> bool:
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+    text = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+    return text if len(text) <= 200 or isinstance(error, ParameterChanged) else f"{text[:200]}..."
 
 
 def _say(sentence: str) -> None:
@@ -288,6 +294,7 @@ class Mirror:
         self._run: str | None = None
         self._stored: dict[tuple[str, int], float] | None = None
         self._next, self._wait = time.monotonic() + every, PATIENCE[0]
+        _keep(identity, self.folder)
         self._try(self._attach)
 
     def write(self, row: Mapping[str, Any]) -> None:
@@ -324,7 +331,7 @@ class Mirror:
             if not self.away:
                 _say(f"MLflow at {self.uri} cannot be used: {_first_line(error)}. Training goes on, and the journal "
                      f"in {self.folder} keeps what the store misses.")
-            self.away, self._stored = _first_line(error), None    # a failed request may have been stored all the same
+            self.away = _first_line(error)      # what was stored all the same and is sent again, MLflow keeps once
             self._next, self._wait = time.monotonic() + self._wait, min(2 * self._wait, PATIENCE[1])
             return False
         if self.away:
@@ -362,7 +369,8 @@ class Mirror:
     def _describe(self, params: Mapping[str, str], tags: Mapping[str, str]) -> None:
         from mlflow.entities import Param, RunTag
 
-        cut = [RunTag(key, text if len(text) <= TAG else f"{text[:TAG - 3]}...") for key, text in tags.items()]
+        texts = {key: str(value) for key, value in tags.items()}
+        cut = [RunTag(key, text if len(text) <= TAG else f"{text[:TAG - 3]}...") for key, text in texts.items()]
         _client(self.uri).log_batch(self._run, params=[Param(*param) for param in params.items()], tags=cut)
 
     def _flush(self) -> None:
