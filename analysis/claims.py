@@ -16,7 +16,7 @@ import pandas as pd
 from omegaconf import OmegaConf
 
 from analysis import stats
-from analysis.load import Stored, value
+from analysis.load import Absent, Stored, value
 
 EXPECTATIONS = ("greater", "less", "equal")
 ALPHA = 0.05
@@ -24,6 +24,10 @@ FEWEST_SEEDS = 5  # with fewer, a t interval is too wide to mean much and no sig
 FULL = "paper"  # the budget at which every claim must find its arms; smaller ones run a part of the crossing
 REPRODUCED, EQUAL, REVERSED = "reproduced", "reproduced (equal)", "reversed"
 NULL, UNDERPOWERED, NO_VERDICT = "null", "underpowered", "no verdict"
+
+
+class BadClaim(ValueError):
+    """An entry under `claims` that cannot be judged as it stands."""
 
 
 class Claim(NamedTuple):
@@ -62,7 +66,7 @@ class Verdicts(NamedTuple):
 
 
 def read_question(results: Path | str, ablation: str) -> Question:
-    """The question and claims that the crossing left beside its results. Raises FileNotFoundError or ValueError, with
+    """The question and claims that the crossing left beside its results. Raises FileNotFoundError or BadClaim, with
     the file."""
     file = Path(results) / ablation / "ablation.yaml"
     if not file.is_file():
@@ -74,8 +78,8 @@ def read_question(results: Path | str, ablation: str) -> Question:
     for number, given in enumerate(content.get("claims") or [], start=1):
         try:
             claims.append(claim(given))
-        except ValueError as error:
-            raise ValueError(f"{file}, claim {number}: {error}") from None
+        except BadClaim as error:
+            raise BadClaim(f"{file}, claim {number}: {error}") from None
     return Question(
         ablation,
         content.get("question", ""),
@@ -88,14 +92,14 @@ def read_question(results: Path | str, ablation: str) -> Question:
 
 
 def claim(given: Mapping) -> Claim:
-    """A claim from its yaml entry. Raises ValueError: what was given, what is allowed."""
+    """A claim from its yaml entry. Raises BadClaim: what was given, what is allowed."""
     needed, optional = ("says", "metric", "window", "compare", "expect"), ("where", "margin", "paper")
     if missing := [key for key in needed if key not in given]:
-        raise ValueError(
+        raise BadClaim(
             f"it has no {', '.join(missing)}; a claim needs {', '.join(needed)} and may have {', '.join(optional)}."
         )
     if unknown := [key for key in given if key not in needed + optional]:
-        raise ValueError(
+        raise BadClaim(
             f"{', '.join(map(str, unknown))} is not part of a claim; it may have {', '.join(needed + optional)}."
         )
     window, compare, margin = given["window"], given["compare"], given.get("margin")
@@ -105,24 +109,24 @@ def claim(given: Mapping) -> Claim:
         and all(isinstance(s, int) for s in window)
         and window[0] <= window[1]
     ):
-        raise ValueError(
+        raise BadClaim(
             f"window is {window}; it must be [first, last], two steps with first <= last (both are included)."
         )
     if not (
         isinstance(compare, Mapping) and compare and all(isinstance(v, list) and len(v) == 2 for v in compare.values())
     ):
-        raise ValueError(f"compare is {compare}; it must name the two arms as {{knob: [x, y]}}.")
+        raise BadClaim(f"compare is {compare}; it must name the two arms as {{knob: [x, y]}}.")
     compare = {key: (value(pair[0]), value(pair[1])) for key, pair in compare.items()}
     if "seed" in compare or all(x == y for x, y in compare.values()):
-        raise ValueError(
+        raise BadClaim(
             f"compare is {given['compare']}; it must name two arms that differ in a knob other than the seed."
         )
     if given["expect"] not in EXPECTATIONS:
-        raise ValueError(f"expect is {given['expect']!r}; it must be one of {', '.join(EXPECTATIONS)}.")
+        raise BadClaim(f"expect is {given['expect']!r}; it must be one of {', '.join(EXPECTATIONS)}.")
     if (margin is None and given["expect"] == "equal") or (
         margin is not None and not (math.isfinite(margin) and margin > 0)
     ):
-        raise ValueError(
+        raise BadClaim(
             f"margin is {margin}; it must be a number above 0 in the metric's unit, and `expect: equal` needs one."
         )
     where = {key: value(wanted) for key, wanted in (given.get("where") or {}).items()}
@@ -176,7 +180,7 @@ def pairs(stored: Stored, claim: Claim) -> pd.DataFrame:
 def verdicts(stored: Stored, question: Question, *, seed: int = 0) -> Verdicts:
     """Every claim decided. seed: of the random sign flips, used only where there are too many pairs for all patterns.
 
-    Raises LookupError for a metric, knob or arm that is not there, with those that are; at a smaller budget than the
+    Raises Absent for a metric, knob or arm that is not there, with those that are; at a smaller budget than the
     full one a claim about arms that this budget does not run gets "no verdict" instead.
     """
     rng = np.random.default_rng(seed)
@@ -184,7 +188,7 @@ def verdicts(stored: Stored, question: Question, *, seed: int = 0) -> Verdicts:
     for number, claim in enumerate(question.claims, start=1):
         absent = unknown(stored, question, claim)
         if absent and question.budget in ("", FULL):
-            raise LookupError(f"Claim {number} ({claim.says}): {absent}")
+            raise Absent(f"Claim {number} ({claim.says}): {absent}")
         found = pairs(stored, claim).assign(claim=number) if not absent else pd.DataFrame({"difference": []})
         table.append(
             {
@@ -248,6 +252,13 @@ def arm_names(claim: Claim) -> tuple[str, str]:
     """The two arms in words: the values alone if one knob is compared, else key=value."""
     x, y = ([(key, pair[side]) for key, pair in claim.compare.items()] for side in (0, 1))
     return tuple(str(side[0][1]) if len(side) == 1 else " ".join(f"{key}={v}" for key, v in side) for side in (x, y))
+
+
+def main_knob(question: Question, stored: Stored) -> str:
+    """The column that tells the lines of a figure apart: what the first claim compares if that is one knob, else the
+    arm."""
+    compared = list(question.claims[0].compare) if question.claims else []
+    return compared[0] if len(compared) == 1 and compared[0] in stored.runs else "arm"
 
 
 def left_out(stored: Stored, claim: Claim) -> str:

@@ -30,6 +30,10 @@ FROM_MLFLOW = {
 }
 
 
+class Absent(LookupError):
+    """What was asked for is not in the store; the message says what is."""
+
+
 class Stored(NamedTuple):
     """One ablation as it is in the store.
 
@@ -54,7 +58,7 @@ def load(results: Path | str, ablation: str) -> Stored:
     happens when a run is resumed, the later point wins. NaN stays NaN; MLflow's stand-in for infinity becomes infinity
     again.
 
-    Raises FileNotFoundError without a store, LookupError for an ablation that is not in it.
+    Raises FileNotFoundError without a store, Absent for an ablation that is not in it.
     """
     store = Path(results).resolve() / "mlflow.db"
     if not store.is_file():
@@ -119,7 +123,7 @@ def _runs(connection: sqlite3.Connection, ablation: str) -> tuple[pd.DataFrame, 
     named = "SELECT DISTINCT e.name FROM experiments e JOIN runs r USING (experiment_id) ORDER BY e.name"
     names = [name for (name,) in connection.execute(named)]
     if ablation not in names:
-        raise LookupError(
+        raise Absent(
             f"The store has no ablation {ablation!r}; it has {', '.join(names) or 'none'}. "
             f"Run it with `ablate ablation={ablation}`."
         )

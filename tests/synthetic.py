@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from omegaconf import OmegaConf
 
 # The columns of MLflow's tables that hold runs; a test compares a store made this way with one that MLflow made.
 TABLES = """
@@ -221,8 +222,6 @@ def write_question(
     results: Path, ablation: str, claims: list[dict], cells: Iterable[Cell] | None = None, **more
 ) -> Path:
     """results/<ablation>/ablation.yaml, as a crossing leaves it. Returns the file."""
-    import yaml
-
     folder = results / ablation
     folder.mkdir(parents=True, exist_ok=True)
     content = {
@@ -233,7 +232,7 @@ def write_question(
     if cells is not None:
         content["cells"] = [{"hash": cell.id, "arm": cell.arm, "seed": cell.seed} for cell in cells]
     file = folder / "ablation.yaml"
-    file.write_text(yaml.safe_dump(content, sort_keys=False))
+    OmegaConf.save(OmegaConf.create(content), file)
     return file
 
 

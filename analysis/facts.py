@@ -1,0 +1,94 @@
+"""What the folders of the runs say: what was fixed, what differed, how the runs were started and on what."""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+from omegaconf import OmegaConf
+
+# Keys of a run's config that say what is asked about it, not what it is.
+ABOUT_THE_ABLATION = ("hydra", "name", "budget", "question", "paper", "crossing", "claims", "figures", "plain")
+
+
+class Facts(NamedTuple):
+    """fixed: config key -> text, the same in all runs. differed: config keys that are not. environment: what -> texts
+    found.
+    command: of one run, as an example. read: number of run folders that were there."""
+
+    fixed: dict[str, str]
+    differed: list[str]
+    environment: dict[str, list[str]]
+    command: str
+    read: int
+
+
+def of_runs(results: Path, ablation: str, runs: pd.DataFrame) -> Facts:
+    """Read config.yaml, command.txt and environment.json of these runs, from results/<ablation>/runs/<folder name>.
+
+    Folders that are not there (a store copied without them) are left out and show in `read`. Paths of the machine are
+    left out too, because reports are shared.
+    """
+    folders = [
+        results / ablation / "runs" / Path(folder or run).name
+        for folder, run in zip(runs.folder, runs.run, strict=True)
+    ]
+    folders = [folder for folder in folders if (folder / "config.yaml").is_file()]
+    configs = [_flat(_config(folder / "config.yaml")) for folder in folders]
+    keys = list(dict.fromkeys(key for config in configs for key in config))
+    values = {key: {config.get(key, "not set") for config in configs} for key in keys}
+    environments = [_flat(json.loads(_text(folder / "environment.json") or "{}")) for folder in folders]
+    found: dict[str, list[str]] = {}
+    for key in dict.fromkeys(key for environment in environments for key in environment):
+        found[key] = sorted({environment[key] for environment in environments if key in environment})
+    command = next((text for folder in folders if (text := _text(folder / "command.txt"))), "")
+    return Facts(
+        {key: texts.pop() for key, texts in values.items() if len(texts) == 1},
+        [key for key, texts in values.items() if len(texts) > 1],
+        found,
+        _without_folders(command),
+        len(folders),
+    )
+
+
+def _config(file: Path) -> dict:
+    config = OmegaConf.to_container(OmegaConf.load(file), resolve=True)
+    return {key: v for key, v in config.items() if key not in ABOUT_THE_ABLATION}
+
+
+def _text(file: Path) -> str:
+    return file.read_text().strip() if file.is_file() else ""
+
+
+def _flat(tree: Mapping[str, Any], above: str = "") -> dict[str, str]:
+    """{"a": {"b": 1}} -> {"a.b": "1"}, without absolute paths."""
+    flat: dict[str, str] = {}
+    for key, v in tree.items():
+        if isinstance(v, Mapping):
+            flat.update(_flat(v, f"{above}{key}."))
+        elif not (isinstance(v, str) and Path(v).is_absolute()):
+            flat[f"{above}{key}"] = _plain(v)
+    return flat
+
+
+def _plain(v: Any) -> str:
+    if isinstance(v, list):
+        return "[" + ", ".join(map(_plain, v)) + "]"
+    return {None: "null", True: "true", False: "false"}.get(v, str(v)) if v is None or isinstance(v, bool) else str(v)
+
+
+def _without_folders(command: str) -> str:
+    """/some/where/bin/ablate a=b -> ablate a=b"""
+    program, _, rest = command.partition(" ")
+    return f"{Path(program).name} {rest}".strip()
+
+
+def counts(runs: pd.DataFrame, by: Iterable[str]) -> pd.DataFrame:
+    """Runs by state, one row per arm (and base): columns <by>, complete, running, failed, diverged."""
+    table = runs.groupby([*by], observed=True).state.value_counts().unstack(fill_value=0)
+    states = [
+        *("complete", "running", "failed", "diverged"),
+        *(s for s in table.columns if s not in ("complete", "running", "failed", "diverged")),
+    ]
+    return table.reindex(columns=states, fill_value=0).reset_index()

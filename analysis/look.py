@@ -1,0 +1,105 @@
+"""How figures look and what metrics are called: the same colour for an arm in every figure, readable in grey too."""
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import seaborn as sns
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+from PIL import Image
+
+# Okabe and Ito's colours, for all kinds of colour vision, neighbours apart in lightness; dash and marker say it again.
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#000000", "#D55E00", "#56B4E9")
+DASHES = ((), (5, 1.5), (5, 1.5, 1, 1.5), (1.2, 1.2), (8, 2, 1, 2, 1, 2))
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
+
+# metric -> (name, unit) on axes and in tables; others show their own name
+WORDS = {
+    "reward/mean": ("reward", "mean per answer"),
+    "accuracy/train": ("training accuracy", "share of answers"),
+    "accuracy/heldout": ("held-out accuracy", "share of answers"),
+    "accuracy/heldout_greedy": ("held-out accuracy, greedy", "share of problems"),
+    "length/mean": ("length, all answers", "tokens"),
+    "length/correct": ("length, correct answers", "tokens"),
+    "length/incorrect": ("length, incorrect answers", "tokens"),
+    "length/gap": ("length, incorrect minus correct", "tokens"),
+    "length/truncated_share": ("truncated answers", "share"),
+    "fillers/mean": ("fillers, all answers", "tokens"),
+    "fillers/incorrect": ("fillers, incorrect answers", "tokens"),
+    "entropy/mean": ("entropy", "nats per token"),
+    "surprisal/mean": ("surprisal of drawn tokens", "nats per token"),
+    "groups/zero_advantage": ("zero-advantage groups", "share"),
+    "kl/k1": ("KL to the base policy (k1)", "nats"),
+    "kl/k3": ("KL to the base policy (k3)", "nats"),
+    "gradient/norm": ("gradient norm", "2-norm before clipping"),
+}
+SETTINGS = {
+    **sns.axes_style("ticks"),
+    **sns.plotting_context("paper"),
+    "font.family": ["sans-serif"],
+    "font.sans-serif": ["DejaVu Sans"],
+    "axes.grid": True,
+    "grid.color": "#e8e8e8",
+    "grid.linewidth": 0.6,
+    "axes.titlesize": 9,
+    "axes.labelsize": 8,
+    "xtick.labelsize": 7.5,
+    "ytick.labelsize": 7.5,
+    "legend.fontsize": 8,
+    "legend.title_fontsize": 8,
+    "axes.linewidth": 0.8,
+    "pdf.fonttype": 42,
+    "figure.dpi": 100,
+}
+
+
+class Style(NamedTuple):
+    """How one arm is drawn, in every figure alike."""
+
+    colour: str
+    dash: tuple
+    marker: str
+
+
+def arm_styles(arms: Sequence[str]) -> dict[str, Style]:
+    """A look for each arm, from its place among ALL arms of the ablation; no two of the first 35 agree in colour and
+    dash."""
+    return {
+        arm: Style(COLOURS[i % len(COLOURS)], DASHES[i % len(DASHES)], MARKERS[i % len(MARKERS)])
+        for i, arm in enumerate(arms)
+    }
+
+
+def short_names(arms: Sequence[str]) -> tuple[dict[str, str], str]:
+    """Arms without what they share, and a heading: "aggregate=a scale=none", "aggregate=b scale=none" -> a, b and
+    "aggregate"."""
+    words = {arm: arm.split(" ") for arm in arms}
+    shared = set.intersection(*map(set, words.values())) if len(words) > 1 else set()
+    rest = {arm: [word for word in parts if word not in shared] for arm, parts in words.items()}
+    keys = {word.partition("=")[0] for parts in rest.values() for word in parts if "=" in word}
+    if len(keys) == 1 and all(len(parts) == 1 for parts in rest.values()):
+        return {arm: parts[0].partition("=")[2] for arm, parts in rest.items()}, keys.pop()
+    return {arm: " ".join(parts) or arm for arm, parts in rest.items()}, ""
+
+
+def name_of(metric: str) -> tuple[str, str]:
+    """(name, unit) of a metric; its own name and no unit if it has no better one."""
+    return WORDS.get(metric, (metric, ""))
+
+
+def save(figure: Figure, folder: Path, name: str) -> list[Path]:
+    """Write name.png (150 dots per inch, 256 colours) and name.pdf (vector), the same bytes for the same figure.
+    Returns both paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [folder / f"{name}.png", folder / f"{name}.pdf"]
+    with rc_context(SETTINGS):
+        pixels = io.BytesIO()
+        figure.savefig(pixels, format="png", dpi=150)
+        Image.open(pixels).convert("RGB").quantize(256).save(
+            files[0], optimize=True
+        )  # a third of the size, for the repository
+        figure.set_layout_engine("none")  # the places found for the first file serve for the second
+        figure.savefig(files[1], dpi=150, metadata={"CreationDate": None, "Producer": None, "Creator": None})
+    return files
