@@ -170,6 +170,18 @@ def test_a_seed_that_dies_cuts_the_band_instead_of_improving_it():
     assert band.n.tolist() == [3] * 5 + [2] * 5
 
 
+def test_the_mean_does_not_come_back_after_a_run_is_gone():
+    curves = pd.DataFrame({"a": [1.0, 2.0, 3.0], "b": [1.0, math.nan, 3.0]})
+    assert stats.t_band(curves)["mean"].isna().tolist() == [False, True, True]
+
+
+def test_a_metric_undefined_at_a_step_of_a_living_run_is_averaged_over_those_that_have_it():
+    curves = pd.DataFrame({"a": [1.0, 2.0, 3.0], "b": [3.0, math.nan, math.nan], "c": [5.0, 4.0, math.nan]})
+    band = stats.t_band(curves, alive=np.ones((3, 3), bool))
+    assert band["mean"][:2].tolist() == [3, 3] and band.n.tolist() == [3, 2, 1]
+    assert math.isnan(band["mean"][2])  # one of three is fewer than half
+
+
 def test_the_band_is_the_t_interval_of_each_step():
     curves = pd.DataFrame([numbers(1), numbers(2)], index=[10, 20])
     band = stats.t_band(curves)
