@@ -125,9 +125,7 @@ def trained(cfg: DictConfig, knobs: grpo.Knobs, folder: Path, results: Path):
     """Build the parts, train, and yield every row of metrics; the trained policy is saved at the end."""
     alone = cfg.machine.progress and not crossing.in_crossing()  # a crossing shows one bar over all of its cells
     task = instantiate(cfg.task)
-    base = instantiate(cfg.base)(
-        model=instantiate(cfg.model), task=task, results=results, progress=alone
-    )
+    base = instantiate(cfg.base)(model=instantiate(cfg.model), task=task, results=results, progress=alone)
     policy = LanguagePolicy.load(base).eval()
     optimizer = instantiate(cfg.optimizer, _convert_="all")(policy.parameters())
     state = State(policy, frozen(policy), optimizer, instantiate(cfg.schedule)(optimizer), knobs, cfg.seed)
@@ -193,7 +191,7 @@ def describe(folder: Path, config: Mapping[str, Any], overrides: list[str]) -> N
         "commit": tracking.git_commit(build.PACKAGE),
         "processor": platform.processor() or platform.machine(),
         "threads": torch.get_num_threads(),
-        "seed_drives": ["data", "sampling", "reward (placebos)", "shuffle (minibatches)", "dropout", "evaluation"],
+        "seed_drives": ["data", "sampling", "reward (placebos)", "shuffle (minibatches)", "evaluation"],
     }
     (folder / "environment.json").write_text(json.dumps(environment, indent=1) + "\n")
 

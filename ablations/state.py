@@ -24,7 +24,7 @@ class State:
         self.step = 0
         self.retired: set[str] = set()
         self.data = random.Random(f"data {seed}")
-        owners = ("sampling", "reward", "shuffle", "dropout")
+        owners = ("sampling", "reward", "shuffle")  # no dropout: policies never use it, or ratios would differ from 1
         self.generators = {owner: torch.Generator().manual_seed(seed_of(owner, seed)) for owner in owners}
 
     def state_dict(self) -> dict:
