@@ -68,7 +68,12 @@ def command(choices: Sequence[str] = ()) -> int:
         rows.append(row)
     print(table.counted(rows))
     if not given:
-        print(f"Written: {write(rows, Path(results_folder()) / 'oracles')}")
+        folder = Path(results_folder()) / "oracles"
+        try:
+            print(f"Written: {write(rows, folder)}")
+        except OSError as error:
+            print(f"{folder} cannot be written ({error.strerror}); name another place in ABLATIONS_RESULTS.")
+            return 2
     return int(not all(row.passed for row in rows))
 
 

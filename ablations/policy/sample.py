@@ -55,7 +55,8 @@ def distribution(logits: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
     A token of probability 0 adds nothing to H and no NaN to its gradient.
     """
     logp = torch.log_softmax(logits / temperature, -1)
-    return logp, -(logp.exp() * logp.clamp_min(torch.finfo(logp.dtype).min)).sum(-1)
+    # exp(-1e4) is 0 in every precision, and 1e4 times a gradient is a number; the least float times 2 would not be
+    return logp, -(logp.exp() * logp.clamp_min(-1e4)).sum(-1)
 
 
 def mask_of(lengths: Tensor, width: int) -> Tensor:
