@@ -17,7 +17,7 @@ import pandas as pd
 
 POINT = ["step", "metric", "value"]
 RUN = ["run", "ablation", "arm"]
-ABOUT = ["hash", "state", "reason", "folder", "commit", "commit_date"]
+ABOUT = ["hash", "state", "reason", "folder", "commit", "commit_date", "infinite"]
 STATES = ("complete", "running", "failed", "diverged")
 UNSET = "unset"  # the value of a knob that this run did not set but another run did
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?inf")
@@ -39,7 +39,7 @@ class Stored(NamedTuple):
 
     rows: one row per (run, step, metric), columns run, ablation, arm, <knobs>, seed, base, step, metric, value.
     runs: one row per run, columns run, ablation, arm, <knobs>, seed, base, hash, state, reason, folder, commit,
-    commit_date.
+    commit_date, infinite (which metrics were infinite, as the store cannot hold that).
     knobs: the swept keys besides seed and base, which are columns of both.
     superseded: earlier attempts at a run that the store also holds (the same hash); their points are not in rows.
     """

@@ -241,6 +241,8 @@ def _runs(stored: Stored, question: Question, strangers: int, counted: pd.DataFr
         else ""
     )
     extra = []
+    for run, text in stored.runs.loc[stored.runs.infinite.ne(""), ["run", "infinite"]].astype(object).values:
+        extra.append(f"Infinite in {run}, and not in the numbers above: {plain(text)}.")
     if len(stored.superseded):
         extra.append(
             f"{len(stored.superseded)} earlier attempts at these runs are in the store too; later ones replace them."
