@@ -58,6 +58,7 @@ def random_batch(seed: int = 0, dtype: torch.dtype = torch.float64) -> dict:
 
     old = -3 - noise(6, width).abs()
     log_ratio = noise(6, width).clamp(-2.5, 2.5)
+    log_ratio[0, 1] = math.log(1.1)  # with A > 0: above a clip for the ratios of whole answers, below one for tokens
     log_ratio[0, 0] = math.log(1.24)  # with A > 0: between the usual upper clip and the raised one
     log_ratio[3, 0] = math.log(4.5)  # with A < 0: above the bounds that dual clip and delta set
     log_ratio[5, :3] = torch.tensor(
