@@ -55,9 +55,10 @@ OFFERED: dict[str, set[str]] = {
 
 
 def register_resolvers() -> None:
-    """The few functions that the yaml files use: ${mod:7,2}, ${mul:60,2}, ${results_folder:}."""
+    """The few functions that the yaml files use: ${mod:7,2}, ${sum:1,2}, ${mul:60,2}, ${results_folder:}."""
     for name, function in {
         "mod": lambda a, b: int(a) % int(b),
+        "sum": lambda *numbers: sum(map(int, numbers)),
         "mul": lambda *numbers: functools.reduce(lambda a, b: a * b, map(int, numbers), 1),
         "results_folder": identity.results_folder,
     }.items():

@@ -2,8 +2,8 @@
 
 A claim names a metric, a window of steps and two arms. Both arms were run with the same seeds, so the evidence is one
 difference per
-pair: the metric averaged over the window in one run minus the same in its partner. The run is the unit, not the step or
-the prompt.
+pair: the metric averaged over the window in one run minus the same in its partner. The run is the unit, not the step
+or the prompt.
 """
 
 import math
@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from omegaconf import OmegaConf
 
-from analysis import stats
+from analysis import matched, stats
 from analysis.load import Absent, Stored, value
 
 EXPECTATIONS = ("greater", "less", "equal")
@@ -32,7 +32,8 @@ class BadClaim(ValueError):
 
 class Claim(NamedTuple):
     """compare: knob -> (value of x, value of y), the difference is x - y. window: first and last step, both included.
-    margin: in the metric's unit, a difference inside it is a null; None where the claim has none."""
+    margin: in the metric's unit, a difference inside it is a null; None where the claim has none. at: another metric
+    -> (low, high), only the steps of the window at which a run is inside count (see `analysis.matched`)."""
 
     says: str
     metric: str
@@ -42,6 +43,7 @@ class Claim(NamedTuple):
     expect: str
     margin: float | None
     paper: str
+    at: dict[str, tuple[float, float]]
 
 
 class Question(NamedTuple):
@@ -93,7 +95,7 @@ def read_question(results: Path | str, ablation: str) -> Question:
 
 def claim(given: Mapping) -> Claim:
     """A claim from its yaml entry. Raises BadClaim: what was given, what is allowed."""
-    needed, optional = ("says", "metric", "window", "compare", "expect"), ("where", "margin", "paper")
+    needed, optional = ("says", "metric", "window", "compare", "expect"), ("where", "margin", "paper", "at")
     if missing := [key for key in needed if key not in given]:
         raise BadClaim(
             f"it has no {', '.join(missing)}; a claim needs {', '.join(needed)} and may have {', '.join(optional)}."
@@ -130,6 +132,9 @@ def claim(given: Mapping) -> Claim:
             f"margin is {margin}; it must be a number above 0 in the metric's unit, and `expect: equal` needs one."
         )
     where = {key: value(wanted) for key, wanted in (given.get("where") or {}).items()}
+    at = given.get("at") or {}
+    if not all(isinstance(band, Sequence) and len(band) == 2 and band[0] < band[1] for band in at.values()):
+        raise BadClaim(f"at is {at}; it must name bands as {{metric: [low, high]}} with low < high.")
     return Claim(
         given["says"],
         given["metric"],
@@ -139,6 +144,7 @@ def claim(given: Mapping) -> Claim:
         given["expect"],
         margin,
         str(given.get("paper", "")),
+        {metric: tuple(band) for metric, band in at.items()},
     )
 
 
@@ -146,22 +152,19 @@ def pairs(stored: Stored, claim: Claim) -> pd.DataFrame:
     """The claim's evidence: one row per (seed, base), columns seed, base, x, y, difference, steps, combinations.
 
     Runs are paired on every swept thing except the compared knobs, and only complete runs are (the others are counted
-    by `left_out`). Within a pair both runs are averaged over the steps of the window at which BOTH have a finite value:
-    a metric that is undefined at a step (the length of wrong answers when there is none) is then missing on both sides.
-    `steps` is the mean number of steps used. Where knobs are swept that the claim neither compares nor fixes, their
+    by `left_out`). Within a pair both runs are averaged over the steps of the window at which BOTH have a finite
+    value: a metric that is undefined at a step (the length of wrong answers when there is none) is then missing on
+    both sides. `steps` is the mean number of steps used (1 for a claim with `at`, whose runs are averaged over their
+    own steps inside the bands, each apart). Where knobs are swept that the claim neither compares nor fixes, their
     pairs are averaged (`combinations` counts them), because runs that share a seed are not independent evidence.
     """
     keys = ["seed", "base", *(knob for knob in stored.knobs if knob not in claim.compare)]
     keys = [key for key in keys if key not in claim.compare]
     complete = stored.runs.loc[stored.runs.state.eq("complete"), "run"]
-    rows = stored.rows[stored.rows.metric.eq(claim.metric) & stored.rows.step.between(*claim.window)]
-    rows = rows[_matches(rows, claim.where) & rows.run.isin(complete) & np.isfinite(rows.value)]
-    by_step = stats.paired(rows, claim.compare, [*keys, "step"])
-    by_pair = (
-        by_step.groupby(keys, observed=True)
-        .agg(x=("x", "mean"), y=("y", "mean"), difference=("difference", "mean"), steps=("step", "size"))
-        .reset_index()
-    )
+    rows = stored.rows[stored.rows.step.between(*claim.window) & stored.rows.run.isin(complete)]
+    rows = rows[_matches(rows, claim.where) & np.isfinite(rows.value)]
+    rows = matched.within(rows, claim.metric, claim.at) if claim.at else rows[rows.metric.eq(claim.metric)]
+    by_pair = _at_own_steps(rows, claim, keys) if claim.at else _at_common_steps(rows, claim, keys)
     unit = [key for key in ("seed", "base") if key in keys]
     by_unit = (
         by_pair.groupby(unit, observed=True)
@@ -177,11 +180,23 @@ def pairs(stored: Stored, claim: Claim) -> pd.DataFrame:
     return by_unit if "base" in unit else by_unit.assign(base="both")
 
 
+def _at_common_steps(rows: pd.DataFrame, claim: Claim, keys: list[str]) -> pd.DataFrame:
+    by_step = stats.paired(rows, claim.compare, [*keys, "step"])
+    means = {"x": ("x", "mean"), "y": ("y", "mean"), "difference": ("difference", "mean"), "steps": ("step", "size")}
+    return by_step.groupby(keys, observed=True).agg(**means).reset_index()
+
+
+def _at_own_steps(rows: pd.DataFrame, claim: Claim, keys: list[str]) -> pd.DataFrame:
+    runs = matched.per_run(rows)
+    used = stats.paired(runs.assign(value=runs.used), claim.compare, keys)
+    return stats.paired(runs, claim.compare, keys).assign(steps=(used.x + used.y) / 2)
+
+
 def verdicts(stored: Stored, question: Question, *, seed: int = 0) -> Verdicts:
     """Every claim decided. seed: of the random sign flips, used only where there are too many pairs for all patterns.
 
-    Raises Absent for a metric, knob or arm that is not there, with those that are; at a smaller budget than the
-    full one a claim about arms that this budget does not run gets "no verdict" instead.
+    Raises Absent for a metric, knob or arm that is not there, with those that are; at a smaller budget than the full
+    one a claim about arms that this budget does not run gets "no verdict" instead.
     """
     rng = np.random.default_rng(seed)
     table, evidence = [], []
@@ -219,10 +234,10 @@ def decide(row: Mapping) -> str:
     """The verdict of one claim from expect, margin, difference, low, high (95 %), p_holm and p_equal (two one-sided
     tests).
 
-    For greater and less: a Holm-adjusted p below .05 decides, reproduced or reversed by the sign; else null if the 90 %
-    interval lies inside the margin, else underpowered. For equal the roles change: the 90 % interval inside the margin
-    reproduces the claim, and it is reversed only if the difference is significant and its 95 % interval lies outside
-    the margin altogether.
+    For greater and less: a Holm-adjusted p below .05 decides, reproduced or reversed by the sign; else null if the 90
+    % interval lies inside the margin, else underpowered. For equal the roles change: the 90 % interval inside the
+    margin reproduces the claim, and it is reversed only if the difference is significant and its 95 % interval lies
+    outside the margin altogether.
     """
     significant, inside = row["p_holm"] < ALPHA, row["p_equal"] < ALPHA
     if row["expect"] == "equal":
@@ -245,7 +260,8 @@ def unknown(stored: Stored, question: Question, claim: Claim) -> str:
         if wanted not in there and wanted not in planned:
             return f"no run has {key}={wanted}; there are {', '.join(map(str, there))}."
     metrics = list(stored.rows.metric.cat.categories)
-    return "" if claim.metric in metrics else f"no run logged {claim.metric}; there are {', '.join(metrics)}."
+    missing = [metric for metric in (claim.metric, *claim.at) if metric not in metrics]
+    return f"no run logged {missing[0]}; there are {', '.join(metrics)}." if missing else ""
 
 
 def arm_names(claim: Claim) -> tuple[str, str]:
@@ -293,6 +309,7 @@ def _described(claim: Claim) -> dict:
         "x": x,
         "y": y,
         "where": " ".join(f"{k}={v}" for k, v in claim.where.items()),
+        "at": " ".join(f"{metric} {low:g} to {high:g}" for metric, (low, high) in claim.at.items()),
         "expect": claim.expect,
         "margin": math.nan if claim.margin is None else claim.margin,
         "paper": claim.paper,

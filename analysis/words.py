@@ -77,7 +77,8 @@ def interval(row: dict) -> str:
 
 def steps(row: dict) -> str:
     first, last = row["first_step"], row["last_step"]
-    return f"step {first}" if first == last else f"steps {first} to {last}"
+    window = f"step {first}" if first == last else f"steps {first} to {last}"
+    return f"{window} while {row['at']}" if row.get("at") else window
 
 
 def sentence(row: dict) -> str:
@@ -168,7 +169,9 @@ def _verdict(verdicts: Verdicts) -> list[str]:
         "What each claim compares:",
         _compared(rows),
         "Each difference is between two runs with the same seed and base policy, averaged over the steps of the window "
-        "at which both have the metric. Metric, window and margin are those that the crossing wrote down at its start. "
+        "at which both have the metric; with “while”, each run over its own steps inside that band (of the mean over 5 "
+        "steps), so that the arms are compared where they are equally far. Metric, window and margin are those "
+        "that the crossing wrote down at its start. "
         "“Pairs for 80 % power” takes the observed difference and spread for the true ones.",
         "\n".join(f"- *{verdict}*: {text}." for verdict, text in MEANING.items() if verdict in tally),
     ]

@@ -3,10 +3,11 @@
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 from synthetic import ACCURACY_CLAIM, LENGTH_CLAIM, Cell, crossing, write, write_question
 
-from analysis import claims, stats
+from analysis import claims, matched, stats
 from analysis.load import load
 
 CLAIM = {
@@ -275,3 +276,31 @@ def test_without_any_effect_at_most_one_ablation_in_twenty_claims_one():
         ]
         wrong += any(claims.decide(row) in ("reproduced", "reversed") for row in rows)
     assert 0.03 < wrong / 4000 < 0.06
+
+
+def test_at_matched_accuracy_a_difference_that_is_only_progress_disappears():
+    """Length falls with accuracy in the same way in both arms; one learns twice as fast. Raw it looks like an effect."""
+    rows = []
+    for arm, speed in (("slow", 1), ("fast", 2)):
+        for seed in range(5):
+            for step in range(1, 41):
+                accuracy = min(0.3 + 0.01 * speed * step, 0.95)
+                shared = {"run": f"{arm}{seed}", "arm": arm, "seed": seed, "step": step}
+                rows += [{**shared, "metric": "accuracy", "value": accuracy}]
+                rows += [{**shared, "metric": "length", "value": 20 - 10 * accuracy}]
+    rows = pd.DataFrame(rows)
+    inside = matched.per_run(matched.within(rows, "length", {"accuracy": (0.4, 0.6)}))
+    means = inside.groupby("arm").value.mean()
+    assert abs(means["slow"] - means["fast"]) < 0.15
+    raw = rows[rows.metric.eq("length")].groupby("arm").value.mean()
+    assert raw["slow"] - raw["fast"] > 1.5
+    assert (
+        inside.set_index("run").used.filter(like="slow") > inside.set_index("run").used.filter(like="fast").max()
+    ).all()
+
+
+def test_a_run_that_never_was_inside_the_band_makes_no_pair():
+    rows = pd.DataFrame(
+        {"run": "a", "metric": ["accuracy", "length"] * 3, "step": [1, 1, 2, 2, 3, 3], "value": [0.1, 9] * 3}
+    )
+    assert not len(matched.within(rows, "length", {"accuracy": (0.4, 0.6)}))
