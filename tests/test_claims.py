@@ -279,7 +279,7 @@ def test_without_any_effect_at_most_one_ablation_in_twenty_claims_one():
 
 
 def test_at_matched_accuracy_a_difference_that_is_only_progress_disappears():
-    """Length falls with accuracy in the same way in both arms; one learns twice as fast. Raw it looks like an effect."""
+    """Length falls with accuracy alike in both arms; one learns twice as fast. Raw it looks like an effect."""
     rows = []
     for arm, speed in (("slow", 1), ("fast", 2)):
         for seed in range(5):
