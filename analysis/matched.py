@@ -19,7 +19,8 @@ def within(rows: pd.DataFrame, metric: str, at: Mapping[str, tuple[float, float]
     chosen = rows[rows.metric.eq(metric)]
     for other, (low, high) in at.items():
         course = rows[rows.metric.eq(other)].sort_values(["run", "step"])
-        smooth = course.groupby("run", observed=True).value.rolling(SMOOTH, min_periods=1, center=True).mean().droplevel(0)
+        by_run = course.groupby("run", observed=True).value
+        smooth = by_run.rolling(SMOOTH, min_periods=1, center=True).mean().droplevel(0)
         inside = course.loc[smooth.between(low, high).reindex(course.index), ["run", "step"]]
         chosen = chosen.merge(inside, on=["run", "step"])
     return chosen
