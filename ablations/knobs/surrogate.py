@@ -64,8 +64,7 @@ def ppo_clip(
     clipped = ratio.clamp(1 - eps_low, 1 + eps_high) * advantages
     loss = -torch.minimum(gain, clipped)
     if dual_clip is not None:
-        cap = dual_clip * advantages.abs()
-        loss = torch.where((advantages < 0) & (loss > cap), cap, loss)
+        loss = torch.minimum(loss, dual_clip * advantages.abs())  # no case for A >= 0: the loss is not positive there
     return torch.where(mask, loss, 0.0)
 
 
