@@ -70,6 +70,18 @@ def merged_rows(folder: Path | str) -> list[dict[str, Any]]:
     return [{**row, **timings.get(row["step"], {})} for row in read_rows(Path(folder) / "journal.jsonl")]
 
 
+def status(folder: Path | str) -> dict[str, str]:
+    """{"state", "reason"} of a run's folder; a run that has not said how it ended is running."""
+    path = Path(folder) / "status.json"
+    return json.loads(path.read_text()) if path.is_file() else {"state": "running", "reason": ""}
+
+
+def below(folder: Path | str, results: Path | str) -> str:
+    """Where a run lies, from the results folder on, which may move."""
+    folder, results = Path(folder).absolute(), Path(results).absolute()
+    return str(folder.relative_to(results) if folder.is_relative_to(results) else folder)
+
+
 def write_examples(path: Path | str, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write rows with any keys as a parquet file, whole or not at all; a key that a row lacks is null there."""
     import pyarrow

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 from filelock import FileLock
 
-from ablations.journal import TIMING, Journal, git_commit, git_commit_date, merged_rows, write_examples
+from ablations.journal import TIMING, Journal, below, git_commit, git_commit_date, merged_rows, status, write_examples
 from ablations.spelling import canonical, checksum, name
 
 __all__ = ["Journal", "git_commit", "git_commit_date", "write_examples"]    # the rest of what a run writes, at hand
@@ -225,7 +225,7 @@ def sync(folder: Path | str, uri: str, results: Path | str | None = None) -> boo
     copy = Mirror(uri, identity, folder, results or folder.absolute().parents[2], every=math.inf)
     for row in merged_rows(folder):
         copy.write(row)
-    return copy.close(**_status(folder))
+    return copy.close(**status(folder))
 
 
 def catch_up(results: Path | str, tracking: str, experiment: str) -> list[Path]:
@@ -233,7 +233,7 @@ def catch_up(results: Path | str, tracking: str, experiment: str) -> list[Path]:
     uri = store_uri(results, tracking)
     ended = {}
     for record in sorted(Path(results).glob(f"{experiment}/runs/*/{RECORD}")):
-        if (state := _status(record.parent)["state"]) != "running":
+        if (state := status(record.parent)["state"]) != "running":
             ended[json.loads(record.read_text())["hash"], state] = record.parent
     if uri is None or not ended:
         return []
@@ -250,11 +250,6 @@ def catch_up(results: Path | str, tracking: str, experiment: str) -> list[Path]:
     return [folder for folder in missing if sync(folder, uri, results)]
 
 
-def _status(folder: Path) -> dict[str, str]:
-    path = folder / "status.json"
-    return json.loads(path.read_text()) if path.is_file() else {"state": "running", "reason": ""}
-
-
 def _same(one: float, other: float) -> bool:
     return one == other or (math.isnan(one) and math.isnan(other))
 
@@ -266,12 +261,6 @@ def _first_line(error: Exception) -> str:
 
 def _say(sentence: str) -> None:
     print(sentence, file=sys.stderr, flush=True)
-
-
-def _below(folder: Path, results: Path) -> str:
-    """Where the run lies, from the results folder on, which may move."""
-    folder, results = folder.absolute(), results.absolute()
-    return str(folder.relative_to(results) if folder.is_relative_to(results) else folder)
 
 
 class Mirror:
@@ -360,7 +349,7 @@ class Mirror:
         else:
             run = client.create_run(inside, run_name=self.folder.name).info.run_id
         self._run, self._stored = run, None if found else {}
-        place = {"mlflow.parentRunId": parent, "ablation": who.experiment, "folder": _below(self.folder, self.results)}
+        place = {"mlflow.parentRunId": parent, "ablation": who.experiment, "folder": below(self.folder, self.results)}
         tags = {**who.tags, **place, "kind": "run", "hash": who.hash, "state": "running", "reason": ""}
         self._describe({key: given[key] for key in given.keys() - stored.keys()}, tags)
         if (config := self.folder / "config.yaml").is_file():
