@@ -42,6 +42,7 @@ class Crossing(NamedTuple):
     name: str
     results: Path
     cells: list[Cell]
+    tracking: str  # as in machine.tracking
 
 
 STARTED: list[Crossing] = []  # the crossing that this process is running, if it is one
@@ -75,12 +76,12 @@ def start(config: DictConfig) -> Crossing:
         cell = cell_of(resolved, overrides, results)
         cells.setdefault(cell.hash, cell)
         arms.setdefault((cell.seed, cell.choices.get("base", "")), {})[cell.arm] = resolved
-    crossing = Crossing(resolved["name"], results, list(cells.values()))
+    crossing = Crossing(resolved["name"], results, list(cells.values()), resolved["machine"]["tracking"])
     same = equal_by_construction(next(iter(arms.values())))
     for one, other, why in same:
         print(f"warning: {one} and {other} are equal by construction: {why}", file=sys.stderr, flush=True)
     record(crossing, resolved, same)
-    if (uri := tracking.store_uri(results, resolved["machine"]["tracking"])) is not None:
+    if (uri := tracking.store_uri(results, crossing.tracking)) is not None:
         tracking.ensure_store(uri, crossing.name, results)
         tracking.parent_run(uri, crossing.name)
     done = sum(state(cell.folder)["state"] == "complete" for cell in crossing.cells)
@@ -172,6 +173,7 @@ def finish(crossing: Crossing) -> int:
     states = [state(cell.folder)["state"] for cell in crossing.cells]
     complete = states.count("complete")
     print(f"\n{table(crossing)}\n{complete} of {len(states)} runs are complete.")
+    tracking.catch_up(crossing.results, crossing.tracking, crossing.name)  # runs that ended while the store was away
     folder = crossing.results / crossing.name
     if complete and (folder / "ablation.yaml").is_file() and "claims" in OmegaConf.load(folder / "ablation.yaml"):
         print(report.report(crossing.results, crossing.name, allow_missing=complete < len(states)))

@@ -47,7 +47,7 @@ OUTCOMES: list[str] = []  # of the runs of this process; Hydra does not hand bac
 def _hydra_main(cfg: DictConfig) -> None:
     try:
         OUTCOMES.append(run(cfg, list(HydraConfig.get().overrides.task)))
-    except Refused as error:
+    except (Refused, tracking.ParameterChanged) as error:
         sys.exit(f"ablate: {error}")
 
 
@@ -81,14 +81,11 @@ def _recorded(cfg, config, knobs, cell, overrides, results) -> str:
     describe(cell.folder, config, overrides)
     _status(cell.folder, "running")
     journal = tracking.Journal(cell.folder)  # an unfinished run starts again
-    mirror = tracking.mirror(
-        results, config["machine"]["tracking"], config["name"], cell, config["base"].get("name", "")
-    )
+    mirror = tracking.mirror(results, config["machine"]["tracking"], config["name"], cell, config["base"]["name"])
     try:
         for row in trained(cfg, knobs, cell.folder, results):
             journal.write(row)  # first: it survives whatever happens to the mirror
-            if mirror:
-                mirror.write(row)
+            mirror.write(row)
         state, reason = "complete", ""
     except grpo.Diverged as error:
         torch.save(
@@ -101,24 +98,9 @@ def _recorded(cfg, config, knobs, cell, overrides, results) -> str:
         (cell.folder / "traceback.txt").write_text(traceback.format_exc())
         state, reason = "failed", " ".join(f"{type(error).__name__}: {error}".split())
     _status(cell.folder, state, reason)
-    if mirror:
-        mirror.close(state, reason)
+    mirror.close(state, reason)
     print(f"{state}: {cell.folder}" + (f" ({reason})" if reason else ""), flush=True)
     return state
-
-
-def mirrored(config: Mapping[str, Any], cell: crossing.Cell, results: Path) -> tracking.Mirror | None:
-    """The run's copy in MLflow, if there is to be one."""
-    uri = tracking.store_uri(results, config["machine"]["tracking"])
-    if uri is None:
-        return None
-    commit = {
-        "commit": tracking.git_commit(build.PACKAGE),
-        "commit_date": tracking.git_commit_date(build.PACKAGE),
-    }
-    tags = {"arm": cell.arm, "seed": cell.seed, "base": cell.choices.get("base", "default"), **commit}
-    who = tracking.Identity(config["name"], cell.hash, dict(cell.choices), tags)
-    return tracking.Mirror(uri, who, cell.folder, results)
 
 
 def trained(cfg: DictConfig, knobs: grpo.Knobs, folder: Path, results: Path):
@@ -189,6 +171,7 @@ def describe(folder: Path, config: Mapping[str, Any], overrides: list[str]) -> N
         "python": platform.python_version(),
         "packages": {name: metadata.version(name) for name in PACKAGES},
         "commit": tracking.git_commit(build.PACKAGE),
+        "commit_date": tracking.git_commit_date(build.PACKAGE),
         "processor": platform.processor() or platform.machine(),
         "threads": torch.get_num_threads(),
         "seed_drives": ["data", "sampling", "reward (placebos)", "shuffle (minibatches)", "evaluation"],
