@@ -5,13 +5,14 @@ Exit code 0 if everything agrees, 1 if something does not, 2 if there was nothin
 ablate-check vectors tests/reference      numbers that other trainers' code computed
 ablate-check oracles                      what theory predicts for every knob; writes results/oracles
 ablate-check oracles file=my.py           predictions of your own
+ablate-check tables                       README's tables of options and presets; `tables write` puts them in
 """
 
 import argparse
 import sys
 from collections.abc import Sequence
 
-from ablations import vectors
+from ablations import tables, vectors
 from ablations.oracles import command as oracles
 
 
@@ -25,6 +26,9 @@ def cli(arguments: Sequence[str] | None = None) -> int:
     command = commands.add_parser("oracles", help="predictions of theory against the code that trains")
     command.add_argument("choice", nargs="*", help="file=my.py, only=A1,A5 (subjects), trained=false (no runs)")
     command.set_defaults(run=lambda given: oracles.command(given.choice))
+    command = commands.add_parser("tables", help="README's tables of options and presets, from the config files")
+    command.add_argument("write", nargs="?", choices=["write"], help="put them into README.md")
+    command.set_defaults(run=lambda given: tables.command(bool(given.write)))
     given = parser.parse_args(arguments)
     return given.run(given)
 
