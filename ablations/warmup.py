@@ -57,10 +57,10 @@ def base_policy(
     stages, gradients clipped at `clip`, mean loss per token. With `folder` given, that folder is the base and nothing
     is trained.
 
-    The trained folder is base-<hash>, by the hash of all numbers above that can change a weight: model and tokenizer,
-    clean/ (the policy after the first stage) and record.json (settings, cost, accuracy by level, lengths on
-    `record_problems` held-out problems). Of several processes that need it one trains and the others wait; it appears
-    complete or not at all.
+    The trained folder is base-<hash>, by the hash of the demonstrations and of all numbers above that can change a
+    weight: model and tokenizer, clean/ (the policy after the first stage) and record.json (settings, cost, accuracy by
+    level and lengths on `record_problems` held-out problems). Of several processes that need it one trains and the
+    others wait; it appears complete or not at all.
     """
     if folder is not None:
         if not (Path(folder) / "config.json").is_file():
@@ -73,7 +73,8 @@ def base_policy(
     all_steps = clean_steps + noisy_steps
     shared = {"recipe": RECIPE, "model": model, "task": task, "seed": seed, "batch": batch}
     shared |= {"clean_steps": clean_steps, "all_steps": all_steps, "learning_rate": learning_rate, "betas": betas}
-    shared |= {"weight_decay": weight_decay, "clip": clip}
+    shared |= {"weight_decay": weight_decay, "clip": clip, "flawless": _fingerprint(task, None)}
+    whole = shared | {"style": style, "imperfect": _fingerprint(task, style)}
     bases = Path(results) / "bases"
 
     def stage(aside: Path, policy: LanguagePolicy, optimizer: AdamW, style: Any, steps: range, settings: dict) -> None:
@@ -102,12 +103,12 @@ def base_policy(
         policy = LanguagePolicy.load(clean)
         optimizer = adamw(policy)
         optimizer.load_state_dict(torch.load(clean / OPTIMIZER, weights_only=True))
-        settings = {"settings": describe(shared | {"style": style}), "clean": clean.name}
+        settings = {"settings": describe(whole), "clean": clean.name}
         stage(aside, policy, optimizer, style, range(clean_steps, all_steps), settings)
         (aside / OPTIMIZER).unlink()
         shutil.copytree(clean, aside / "clean", ignore=shutil.ignore_patterns(OPTIMIZER))
 
-    return _once(bases / f"base-{digest(shared | {'style': style})}", make_noisy)
+    return _once(bases / f"base-{digest(whole)}", make_noisy)
 
 
 def _demonstrations(task, style, batch: int, rng: random.Random) -> Iterator[tuple[list[str], list[str]]]:
@@ -115,6 +116,11 @@ def _demonstrations(task, style, batch: int, rng: random.Random) -> Iterator[tup
     while True:
         problems = task.draw(batch, rng, "train")
         yield [p.prompt for p in problems], [task.demonstration(p, rng, style) for p in problems]
+
+
+def _fingerprint(task, style) -> str:
+    """A hash of a few demonstrations: a task whose code writes others is another task, whatever its numbers."""
+    return digest(next(_demonstrations(task, style, 64, random.Random("fingerprint"))))
 
 
 def _imitate(policy: LanguagePolicy, optimizer: AdamW, lessons: Iterable, clip: float) -> None:

@@ -22,7 +22,7 @@ from transformers import (
 from ablations.policy import generic, llama
 from ablations.policy.language import LanguagePolicy
 from ablations.policy.load import scratch
-from ablations.policy.sample import distribution, generate, mask_of
+from ablations.policy.sample import _draw, distribution, generate, mask_of
 from ablations.policy.tokenizer import characters
 from ablations.tasks.chain_sum import ALPHABET, END, PAD, UNKNOWN, ChainSum
 
@@ -86,7 +86,7 @@ def any_policy(request):
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_sampler_and_trainer_equal_the_plain_transformers_forward(any_policy, dtype, tolerance, temperature):
     p = any_policy.to(dtype)
-    sample = p.sample(PROMPTS, 12, max_new_tokens=LIMIT, temperature=temperature, generator=generator())
+    sample = p.sample(PROMPTS, 8, max_new_tokens=LIMIT, temperature=temperature, generator=generator())
     assert len(set(sample.mask.sum(1).tolist())) > 3
     with torch.no_grad():
         logp, entropy = plain_forward(p, sample, temperature)
@@ -213,6 +213,11 @@ def test_tokens_are_drawn_with_the_probabilities_that_are_returned():
     error = (expected * (1 - expected) / 20000).sqrt()
     assert ((counts / 20000 - expected).abs() <= 4 * error).all() and counts[3] == 0
     torch.testing.assert_close(made.logp[:, 0].exp(), expected[made.ids[:, 0]])
+
+
+def test_a_token_of_probability_zero_is_never_drawn():
+    logp = torch.tensor([[0.0, 0.5, 0.0, 0.5, 0.0]]).log().expand(3, -1)
+    assert _draw(logp, torch.tensor([0.0, 0.5, 1 - 2**-53], dtype=torch.float64)).tolist() == [1, 3, 3]
 
 
 def test_dropping_finished_rows_changes_no_token_and_leaves_the_generator_at_the_same_place():

@@ -29,33 +29,54 @@ def answer_logits(model: nn.Module, prompt_ids: Tensor, prompt_mask: Tensor, ids
     prompt_ids, prompt_mask: (N, P), left-padded. ids, mask: (N, T).
     """
     packing = pack(prompt_ids, prompt_mask, ids, mask)
-    x = packed_hidden(model, fused(model), packing, _attend_to(packing.blocks))
+    x = packed_hidden(model, layers_of(model), packing, _attend_to(packing.blocks))
     return model.lm_head(_norm(model.model.norm, embedding(packing.predicts, x)))
 
 
-class Fused(NamedTuple):
-    """A layer with its parallel products joined: one call computes queries, keys and values, one gate and up."""
+class Layer(NamedTuple):
+    """One decoder layer as plain tensors (weight, bias). Parallel products are joined: one call computes queries, keys
+    and values, one gate and up. heads counts the key and value heads, size is that of a head."""
 
-    layer: nn.Module
+    before_attention: nn.Module
     qkv: tuple[Tensor, Tensor | None]
+    out: tuple[Tensor, Tensor | None]
+    before_mlp: nn.Module
     gate_up: tuple[Tensor, Tensor | None]
+    down: tuple[Tensor, Tensor | None]
+    act: Callable[[Tensor], Tensor]
+    heads: int
+    size: int
 
 
-def fused(model: LlamaForCausalLM) -> list[Fused]:
-    """The layers, joined from the current parameters; gradients flow back to them."""
+def layers_of(model: LlamaForCausalLM) -> list[Layer]:
+    """The layers, from the current parameters; gradients flow back to them."""
     layers = []
     for layer in model.model.layers:
         a, m = layer.self_attn, layer.mlp
-        layers.append(Fused(layer, _join(a.q_proj, a.k_proj, a.v_proj), _join(m.gate_proj, m.up_proj)))
+        layers.append(
+            Layer(
+                layer.input_layernorm,
+                _join(a.q_proj, a.k_proj, a.v_proj),
+                _join(a.o_proj),
+                layer.post_attention_layernorm,
+                _join(m.gate_proj, m.up_proj),
+                _join(m.down_proj),
+                m.act_fn,
+                a.k_proj.out_features // a.head_dim,
+                a.head_dim,
+            )
+        )
     return layers
 
 
 def _join(*parts: nn.Linear) -> tuple[Tensor, Tensor | None]:
+    if len(parts) == 1:
+        return parts[0].weight, parts[0].bias
     bias = None if parts[0].bias is None else torch.cat([part.bias for part in parts])
     return torch.cat([part.weight for part in parts]), bias
 
 
-def packed_hidden(model: LlamaForCausalLM, layers: list[Fused], packing: Packing, attend: Callable) -> Tensor:
+def packed_hidden(model: LlamaForCausalLM, layers: list[Layer], packing: Packing, attend: Callable) -> Tensor:
     """The last layer's output (M, d) for the packed tokens, before the final norm."""
     x = model.model.embed_tokens(packing.tokens)
     cos, sin = rotary(model, packing.positions, x)
@@ -71,17 +92,16 @@ def rotary(model: LlamaForCausalLM, positions: Tensor, like: Tensor) -> tuple[Te
     return cos[0, :, None], torch.cat((-first, second), -1)[:, None]
 
 
-def run_layer(fused: Fused, x: Tensor, cos: Tensor, sin: Tensor, attend: Callable) -> Tensor:
+def run_layer(layer: Layer, x: Tensor, cos: Tensor, sin: Tensor, attend: Callable) -> Tensor:
     """One decoder layer on tokens x (M, d), of head size h. Tokens mix only in attend(q (M, H, h), k and v (M, KV, h)),
     which returns (M, H * h)."""
-    layer, a = fused.layer, fused.layer.self_attn
-    qkv = linear(_norm(layer.input_layernorm, x), *fused.qkv).view(len(x), -1, a.head_dim)
-    kv = a.k_proj.out_features // a.head_dim
+    kv = layer.heads
+    qkv = linear(_norm(layer.before_attention, x), *layer.qkv).view(len(x), -1, layer.size)
     qk, v = qkv[:, :-kv], qkv[:, -kv:]
-    qk = torch.addcmul(qk * cos, qk.roll(a.head_dim // 2, -1), sin)
-    x = x + a.o_proj(attend(qk[:, :-kv], qk[:, -kv:], v))
-    gate, up = linear(_norm(layer.post_attention_layernorm, x), *fused.gate_up).chunk(2, -1)
-    return x + layer.mlp.down_proj(layer.mlp.act_fn(gate) * up)
+    qk = torch.addcmul(qk * cos, qk.roll(layer.size // 2, -1), sin)
+    x = x + linear(attend(qk[:, :-kv], qk[:, -kv:], v), *layer.out)
+    gate, up = linear(_norm(layer.before_mlp, x), *layer.gate_up).chunk(2, -1)
+    return x + linear(layer.act(gate) * up, *layer.down)
 
 
 def _norm(module: nn.Module, x: Tensor) -> Tensor:
@@ -121,7 +141,7 @@ class Decoder:
     """Next-token logits, one token per row and call, with cached keys and values."""
 
     def __init__(self, model: LlamaForCausalLM):
-        self.model, self.layers = model, fused(model)
+        self.model, self.layers = model, layers_of(model)
         self.keys: list[Tensor] = []  # per layer (n, KV, h, C): ready for the product with the query
         self.values: list[Tensor] = []  # per layer (n, KV, C, h)
 

@@ -45,7 +45,7 @@ def pack(prompt_ids: Tensor, prompt_mask: Tensor, ids: Tensor, mask: Tensor) -> 
     """
     if not prompt_mask[:, -1].all():
         raise ValueError(
-            "a prompt is empty or not padded on the left; give every prompt a token at least, its last at the right edge."
+            "a prompt is empty or not padded on the left; give each at least one token, the last at the right edge."
         )
     if (mask[:, 1:] & ~mask[:, :-1]).any():
         raise ValueError(

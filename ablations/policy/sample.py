@@ -86,35 +86,35 @@ def generate(
     Greedy takes the likeliest token and leaves the generator alone.
     """
     n, device = len(rows), prompt_ids.device
-    ids = torch.full((n, max_new_tokens), pad, device=device)
-    lengths = torch.full((n,), max_new_tokens, device=device)
-    ended = torch.zeros(n, dtype=torch.bool, device=device)
-    logits = decoder.prompt(prompt_ids, prompt_mask, rows, max_new_tokens)
-    logp, entropy = (torch.zeros(n, max_new_tokens, dtype=logits.dtype, device=device) for _ in range(2))
     if not greedy:
         uniform = torch.rand(max_new_tokens, n, dtype=torch.float64, generator=generator, device=generator.device)
         uniform = uniform.to(device)
-    going = torch.arange(n, device=device)  # the answers that the decoder's rows belong to
+    logits = decoder.prompt(prompt_ids, prompt_mask, rows, max_new_tokens)
+    # What the decoder's rows are: the answer of each, and whether it ended.
+    answer, over = torch.arange(n, device=device), torch.zeros(n, dtype=torch.bool, device=device)
+    said = []
     for t in range(max_new_tokens):
         every, spread = distribution(logits, temperature)
-        token = every.argmax(-1) if greedy else _draw(every, uniform[t, going])
-        live = (~ended[going]).nonzero()[:, 0]
-        owner = going[live]
-        ids[owner, t] = token[live]
-        logp[owner, t] = every[live, token[live]]
-        entropy[owner, t] = spread[live]
-        stopped = owner[token[live] == end]
-        lengths[stopped] = t + 1
-        ended[stopped] = True
-        if t + 1 == max_new_tokens or ended.all():
+        token = every.argmax(-1) if greedy else _draw(every, uniform[t].take(answer))
+        said.append((~over, answer, token, every.gather(1, token[:, None])[:, 0], spread))
+        over = over | (token == end)
+        left = len(over) - int(over.sum())
+        if not left or t + 1 == max_new_tokens:
             break
-        rest = (~ended[going]).nonzero()[:, 0]
-        if len(rest) <= (1 - drop_at) * len(going):
-            going, token = going[rest], token[rest]
+        if left <= (1 - drop_at) * len(over):
+            rest = (~over).nonzero()[:, 0]
+            answer, over, token = answer[rest], over[rest], token[rest]
             decoder.keep(rest)
         logits = decoder.step(token)
-    width = int(lengths.max())
-    return Generated(ids[:, :width], lengths, ended, logp[:, :width], entropy[:, :width])
+    column = torch.cat([torch.full_like(step[1], t) for t, step in enumerate(said)])
+    live, answer, token, chosen, spread = (torch.cat(values) for values in zip(*said, strict=True))
+    place = answer[live], column[live]
+    ids = torch.full((n, len(said)), pad, device=device)
+    logp, entropy = (torch.zeros(n, len(said), dtype=chosen.dtype, device=device) for _ in range(2))
+    ids[place], logp[place], entropy[place] = token[live], chosen[live], spread[live]
+    ended = torch.zeros(n, dtype=torch.bool, device=device)
+    ended[answer[live & (token == end)]] = True
+    return Generated(ids, answer[live].bincount(minlength=n), ended, logp, entropy)
 
 
 def _draw(logp: Tensor, uniform: Tensor) -> Tensor:
