@@ -48,7 +48,8 @@ def exact(
     worst = int(
         torch.where(gap == gap.max(), pair[0].abs().nan_to_num(), -1.0).argmax()
     )  # of equal gaps the largest number
-    return Row(id, what, pair[0][worst].item(), pair[1][worst].item(), tolerance, because or "rounding of float64")
+    numbers = [vector[worst].item() + 0.0 for vector in pair]  # no -0 in a table
+    return Row(id, what, *numbers, tolerance, because or "rounding of float64")
 
 
 def sampled(id: str, what: str, predicted: float, seeds: Sequence[float], spread: float | None = None) -> Row:
