@@ -70,7 +70,8 @@ def test_the_order_of_rows_changes_nothing(room, option):
 @every_option
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_log_ratios_of_100_give_a_finite_loss_and_gradient(room, option, dtype):
-    for batch in (extreme_batch(dtype), extreme_batch(dtype) | {"logp_old": extreme_batch(dtype)["logp"]}):
+    up, down = extreme_batch(dtype), extreme_batch(dtype, -1.0)
+    for batch in (up, down, on_policy(up), on_policy(down)):
         loss, *gradients = evaluate(batch, **{room: option})
         assert math.isfinite(loss)
         assert all(torch.isfinite(gradient).all() for gradient in gradients)

@@ -87,12 +87,13 @@ def padded(values, mask):
     return torch.where(mask, values, -math.inf)
 
 
-def extreme_batch(dtype: torch.dtype) -> dict:
-    """`random_batch` with log-ratios of +-100 to old policy, reference and sampler, for A of either sign."""
+def extreme_batch(dtype: torch.dtype, direction: float = 1.0) -> dict:
+    """`random_batch` with log-ratios of +-100 to old policy, reference and sampler: rows of one sign and of both."""
     batch = random_batch(dtype=dtype)
-    sign = torch.tensor([1.0, -1.0, 1.0, 1.0, -1.0]) * torch.tensor([1.0, -1.0, 1.0, 1.0, -1.0, 1.0])[:, None]
+    sign = torch.ones(6, 5)
+    sign[3] = torch.tensor([1.0, -1.0, 1.0, 1.0, -1.0])
     mask, high, low = batch["mask"], torch.tensor(-0.5, dtype=dtype), torch.tensor(-100.5, dtype=dtype)
-    up, down = torch.where(sign > 0, high, low), torch.where(sign > 0, low, high)
+    up, down = torch.where(sign * direction > 0, high, low), torch.where(sign * direction > 0, low, high)
     return (
         batch | {"logp": padded(up, mask)} | {n: padded(down, mask) for n in ("logp_old", "logp_ref", "logp_sampler")}
     )
