@@ -1,9 +1,8 @@
 """The claims of an ablation, written before its runs, and what the runs say about them.
 
 A claim names a metric, a window of steps and two arms. Both arms were run with the same seeds, so the evidence is one
-difference per
-pair: the metric averaged over the window in one run minus the same in its partner. The run is the unit, not the step
-or the prompt.
+difference per pair: the metric averaged over the window in one run minus the same in its partner. The run is the unit,
+not the step or the prompt.
 """
 
 import math
@@ -154,12 +153,11 @@ def pairs(stored: Stored, claim: Claim) -> pd.DataFrame:
     Runs are paired on every swept thing except the compared knobs, and only complete runs are (the others are counted
     by `left_out`). Within a pair both runs are averaged over the steps of the window at which BOTH have a finite
     value: a metric that is undefined at a step (the length of wrong answers when there is none) is then missing on
-    both sides. `steps` is the mean number of steps used (1 for a claim with `at`, whose runs are averaged over their
-    own steps inside the bands, each apart). Where knobs are swept that the claim neither compares nor fixes, their
+    both sides. A claim with `at` averages each run over its own steps inside the bands instead. `steps` is the mean
+    number of steps used. Where knobs are swept that the claim neither compares nor fixes, their
     pairs are averaged (`combinations` counts them), because runs that share a seed are not independent evidence.
     """
-    keys = ["seed", "base", *(knob for knob in stored.knobs if knob not in claim.compare)]
-    keys = [key for key in keys if key not in claim.compare]
+    keys = _pair_keys(stored, claim)
     complete = stored.runs.loc[stored.runs.state.eq("complete"), "run"]
     rows = stored.rows[stored.rows.step.between(*claim.window) & stored.rows.run.isin(complete)]
     rows = rows[_matches(rows, claim.where) & np.isfinite(rows.value)]
@@ -178,6 +176,18 @@ def pairs(stored: Stored, claim: Claim) -> pd.DataFrame:
         .reset_index()
     )
     return by_unit if "base" in unit else by_unit.assign(base="both")
+
+
+def _pair_keys(stored: Stored, claim: Claim) -> list[str]:
+    return [key for key in ("seed", "base", *stored.knobs) if key not in claim.compare]
+
+
+def pairs_without_values(stored: Stored, claim: Claim, found: pd.DataFrame) -> int:
+    """How many pairs of complete runs are not in `found`, because they have no step to be compared at."""
+    runs = stored.runs[stored.runs.state.eq("complete") & _matches(stored.runs, claim.where)]
+    possible = stats.paired(runs.assign(value=0.0), claim.compare, _pair_keys(stored, claim))
+    units = possible[[key for key in ("seed", "base") if key in possible]].drop_duplicates()
+    return len(units) - len(found)
 
 
 def _at_common_steps(rows: pd.DataFrame, claim: Claim, keys: list[str]) -> pd.DataFrame:
@@ -348,6 +358,7 @@ def _counted(stored: Stored, claim: Claim, found: pd.DataFrame, absent: str) -> 
         "most_steps": steps.max(),
         "absent": absent,
         "left_out": "" if absent else left_out(stored, claim),
+        "without_values": 0 if absent else pairs_without_values(stored, claim, found),
         "unbalanced": len(found) > 0 and found.combinations.nunique() > 1,
         "identical": len(found) > 0 and bool((found.difference == 0).all()),
     }
@@ -362,6 +373,8 @@ def _noted(row: Mapping) -> str:
         notes.append("no pair of complete runs has this metric in the window")
     elif row["verdict"] == NO_VERDICT:
         notes.append(f"{row['seeds']} paired seeds; a verdict needs {FEWEST_SEEDS}")
+    if row["n"] and row["without_values"]:
+        notes.append(f"{row['without_values']} more pairs of complete runs have no step to be compared at")
     if row["identical"]:
         notes.append("the difference is exactly 0 in every pair")
     if row["verdict"] in (REPRODUCED, REVERSED) and row["expect"] != "equal" and row["p_equal"] < ALPHA:

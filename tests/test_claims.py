@@ -119,11 +119,13 @@ def test_a_step_at_which_one_run_lacks_the_metric_is_left_out_of_both_and_the_st
     assert (verdict.table.fewest_steps[0], verdict.table.most_steps[0]) == (2, 3)
 
 
-def test_a_pair_without_a_common_step_is_no_pair(tmp_path):
+def test_a_pair_without_a_common_step_is_no_pair_and_is_counted(tmp_path):
     cells = two_arms(CLEAR)
     cells[0].points["m"] = {10: 1.0}
     cells[1].points["m"] = {20: 1.0}
-    assert judge(tmp_path, cells).table.n[0] == 4
+    row = judge(tmp_path, cells).table.iloc[0]
+    assert (row.n, row.without_values) == (4, 1)
+    assert "1 more pairs of complete runs have no step to be compared at" in row.note
 
 
 @pytest.mark.parametrize("state", ["failed", "diverged", "running"])
