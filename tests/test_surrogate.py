@@ -188,19 +188,19 @@ def test_a_probability_band_frees_rare_tokens_and_stops_likely_ones():
 
 # --- chosen across the batch -----------------------------------------------------------------------------------------
 
-COVARIANCES = torch.tensor([[-2.0, -1.0, 0.0], [1.0, 2.0, math.nan]], dtype=torch.float64)
+CENTRED = torch.tensor([[-2.0, -1.0, 0.0], [1.0, 2.0, math.nan]], dtype=torch.float64)
 FIVE = torch.tensor([[True, True, True], [True, True, False]])
 
 
 def test_the_covariance_is_centred_on_the_means_over_the_unmasked_tokens():
     advantages = torch.tensor([[1.0, 1.0, 1.0], [-1.5, -1.5, math.nan]], dtype=torch.float64)
-    close(covariance(COVARIANCES, advantages, FIVE), [-2.0, -1.0, 0.0, -1.5, -3.0])
+    close(covariance(CENTRED - 3, advantages + 0.7, FIVE), [-2.0, -1.0, 0.0, -1.5, -3.0])
 
 
 @pytest.mark.parametrize(("share", "count"), [(0.002, 1), (0.2, 1), (0.39, 1), (0.4, 2), (0.99, 4), (1.0, 5)])
 def test_kl_cov_chooses_the_whole_part_of_the_share_but_at_least_one_by_largest_covariance(share, count):
     advantages = torch.tensor([[1.0, 1.0, 1.0], [-1.5, -1.5, math.nan]], dtype=torch.float64)
-    chosen = KlCov(share, 1.0).choose(COVARIANCES, advantages, FIVE)
+    chosen = KlCov(share, 1.0).choose(CENTRED, advantages, FIVE)
     ranked = [(0, 2), (0, 1), (1, 0), (0, 0), (1, 1)]
     assert sorted(map(tuple, chosen.nonzero().tolist())) == sorted(ranked[:count])
 
@@ -232,12 +232,13 @@ def test_clip_cov_draws_only_from_the_band_and_not_more_than_its_share():
     arguments = batch["logp"], batch["advantages"], batch["mask"]
     cov = torch.zeros_like(batch["logp"])
     cov[batch["mask"]] = covariance(*arguments)
-    band = batch["mask"] & (cov > 0) & (cov < 5)
-    assert 3 < band.sum() < batch["mask"].sum()
-    draws = [ClipCov(0.2, 0.0, 5.0, 1.0, 1.0, seed).choose(*arguments) for seed in range(40)]
+    low, high = cov[batch["mask"]].sort().values[[4, 11]].tolist()
+    band = batch["mask"] & (cov > low) & (cov < high)
+    assert band.sum() == 6
+    draws = [ClipCov(0.2, low, high, 1.0, 1.0, seed).choose(*arguments) for seed in range(40)]
     assert all(draw.sum() == 3 and not (draw & ~band).any() for draw in draws)  # int(15 * 0.2)
     assert torch.stack(draws).any(0).equal(band), "every token of the band has its turn"
-    assert ClipCov(1.0, 0.0, 5.0, 1.0, 1.0, 0).choose(*arguments).equal(band)
+    assert ClipCov(1.0, low, high, 1.0, 1.0, 0).choose(*arguments).equal(band)
 
 
 def test_clip_cov_silences_the_chosen_and_clips_the_others():
