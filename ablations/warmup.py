@@ -40,6 +40,7 @@ def base_policy(
     folder: str | Path | None,
     seed: int,
     clean_steps: int,
+    solved: float | None,
     noisy_steps: int,
     batch: int,
     learning_rate: float,
@@ -53,13 +54,15 @@ def base_policy(
     """The folder of the base policy, for `LanguagePolicy.load`; trained if results/bases does not have it yet.
 
     model(alphabet, end=, pad=, unknown=, generator=) builds the untrained policy; task.demonstration(problem, rng,
-    style) writes what it learns from, flawless for style None. AdamW with a cosine from `learning_rate` to 0 over both
-    stages, gradients clipped at `clip`, mean loss per token. With `folder` given, that folder is the base and nothing
-    is trained.
+    style) writes what it learns from, flawless for style None. AdamW with a cosine from `learning_rate` to 0 over
+    both stages, gradients clipped at `clip`, mean loss per token. With `folder` given, that folder is the base and
+    nothing is trained. Raises ValueError if the policy after the first stage, on flawless demonstrations, answers
+    less than the share `solved` of held-out problems: such a base learns next to nothing from rewards either, and an
+    ablation on it would compare noise.
 
     The trained folder is base-<hash>, by the hash of the demonstrations and of all numbers above that can change a
-    weight: model and tokenizer, clean/ (the policy after the first stage) and record.json (settings, cost, accuracy by
-    level and lengths on `record_problems` held-out problems). Of several processes that need it one trains and the
+    weight: model and tokenizer, clean/ (the policy after the first stage) and record.json (settings, cost, accuracy
+    by level and lengths on `record_problems` held-out problems). Of several processes that need it one trains and the
     others wait; it appears complete or not at all.
     """
     if folder is not None:
@@ -97,6 +100,13 @@ def base_policy(
         generator = torch.Generator().manual_seed(random.Random(f"weights {seed}").getrandbits(63))
         policy = model(task.alphabet, end=task.end, pad=task.pad, unknown=task.unknown, generator=generator)
         stage(aside, policy, adamw(policy), None, range(clean_steps), {"settings": describe(shared)})
+        accuracy = json.loads((aside / RECORD).read_text())["accuracy"]
+        if solved is not None and accuracy < solved:
+            raise ValueError(
+                f"The warm start with base.seed={seed} answers {accuracy:.2f} of the held-out problems after "
+                f"{clean_steps} updates on flawless demonstrations; base.solved asks for {solved}. Raise clean_steps, "
+                "choose another base.seed, or set base.solved=null to go on with it."
+            )
 
     def make_noisy(aside: Path) -> None:
         clean = _once(bases / f"clean-{digest(shared)}", make_clean)

@@ -35,7 +35,7 @@ def style(**changes):
 
 
 def settings(results, **changes):
-    made = dict(task=TASK, style=style(), name="small", folder=None, seed=0, clean_steps=4, noisy_steps=3, batch=8)
+    made = dict(task=TASK, style=style(), name="small", folder=None, seed=0, clean_steps=4, solved=None, noisy_steps=3, batch=8)
     made |= dict(learning_rate=3e-3, betas=[0.9, 0.98], weight_decay=0.01, clip=1.0, record_problems=10, progress=False)
     made |= dict(results=results, model=functools.partial(build, log=str(results.parent / "built"), **SIZES))
     return made | changes
