@@ -35,7 +35,9 @@ def style(**changes):
 
 
 def settings(results, **changes):
-    made = dict(task=TASK, style=style(), name="small", folder=None, seed=0, clean_steps=4, solved=None, noisy_steps=3, batch=8)
+    made = dict(
+        task=TASK, style=style(), name="small", folder=None, seed=0, clean_steps=4, solved=None, noisy_steps=3, batch=8
+    )
     made |= dict(learning_rate=3e-3, betas=[0.9, 0.98], weight_decay=0.01, clip=1.0, record_problems=10, progress=False)
     made |= dict(results=results, model=functools.partial(build, log=str(results.parent / "built"), **SIZES))
     return made | changes
@@ -233,3 +235,8 @@ def test_flawless_chains_teach_their_form_and_the_end_token(results):
     # a d d # d $: the three digits cost ln 10 each until they are understood, the other tokens next to nothing
     assert -logp.sum() / mask.sum() < 1.3
     assert (ids[:, -1] == policy.tokenizer.eos_token_id).all() and logp[:, -1].min() > -0.3
+
+
+def test_a_base_that_has_not_learnt_its_lesson_is_refused_with_the_way_out(tmp_path):
+    with pytest.raises(ValueError, match=r"base.seed=0 answers 0\.\d+ .* base.solved asks for 0.8. Raise clean_steps"):
+        warmup.base_policy(**settings(tmp_path / "results", solved=0.8))
