@@ -71,12 +71,24 @@ def knobs(cfg: DictConfig) -> grpo.Knobs:
     chosen = {room: cfg.get(room) for room in grpo.Knobs._fields}
     for room in ("aggregate_kl", "aggregate_entropy"):
         chosen[room] = chosen[room] or cfg.aggregate
-    built = grpo.Knobs(**{room: instantiate(node, _convert_="all") for room, node in chosen.items()})
+    built = grpo.Knobs(**{room: _plain(instantiate(node, _convert_="all")) for room, node in chosen.items()})
     if not built.reward:
         raise Refused("reward has no part; name at least one, for example reward=correctness.")
     for room, function in _functions(built):
         _check(room, function)
     return built
+
+
+def _plain(made: Any) -> Any:
+    """Hydra's partial functions check their permission at every call; once, when they are made, is enough here."""
+    if isinstance(made, dict):
+        return {name: _plain(entry) for name, entry in made.items()}
+    if not isinstance(made, functools.partial):
+        return made
+    function, settings = made.func, dict(made.keywords)
+    while isinstance(function, functools.partial):
+        function, settings = function.func, {**function.keywords, **settings}
+    return functools.partial(function, **settings)
 
 
 def _functions(built: grpo.Knobs) -> list[tuple[str, Callable]]:

@@ -85,8 +85,13 @@ def batch_metrics(batch: Mapping[str, Any]) -> dict[str, float]:
 
 
 def trust_band(surrogate: Callable) -> tuple[float, float] | None:
-    """The ratios between which the surrogate does not clip, read from its settings; None for one that never clips."""
-    settings = getattr(surrogate, "keywords", None) or vars(surrogate) if not isinstance(surrogate, type) else {}
+    """The ratios between which the surrogate does not clip, read from its settings; None for one that never clips.
+
+    An option whose settings mean something else has a function `band` of them as an attribute.
+    """
+    settings = getattr(surrogate, "keywords", None) or vars(surrogate)
+    if own := getattr(getattr(surrogate, "func", surrogate), "band", None):
+        return own(settings)
     if settings.get("eps_low") is not None and settings.get("eps_high") is not None:
         return 1 - settings["eps_low"], 1 + settings["eps_high"]
     if settings.get("upper") is not None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from composing import knobs, options_of
 
-from ablations import grpo
+from ablations import grpo, measure
 from ablations.knobs.tokens import Masks
 
 UNEVEN = [[[0, 1, 2], [3], [4, 5, 6, 7]], [[0], [1], [2], [3], [4], [5], [6], [7]], [[7, 0, 3], [1, 2, 4, 5, 6]]]
@@ -211,3 +211,11 @@ def test_masks_are_four_and_separate():
     choice = knobs("tokens=not_truncated")
     seen = grpo.masks(batch | grpo.advantages(batch, choice, 0.0), choice)
     assert isinstance(seen, Masks) and not seen.policy[0].any() and seen.policy[1].any()
+
+
+@pytest.mark.parametrize(
+    ("option", "band"),
+    [("ppo_clip", (0.8, 1.2)), ("clip_higher", (0.8, 1.28)), ("gmpo", (math.exp(-0.4), math.exp(0.4))), ("sapo", None)],
+)
+def test_the_clip_fraction_is_counted_against_the_options_own_band(option, band):
+    assert measure.trust_band(knobs(f"surrogate={option}").surrogate) == (band and pytest.approx(band))

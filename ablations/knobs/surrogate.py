@@ -15,6 +15,7 @@ LUSPO needs no option: it is `ratio=sequence_mean`, `ppo_clip` and `aggregate=se
 (arXiv:2501.12599) is `unclipped_logp` with `kl=k2` and `placement=loss_to_old`.
 """
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -175,6 +176,9 @@ def gmpo(
     clipped = torch.where(advantages > 0, log_ratio.clamp(max=eps_high), log_ratio.clamp(min=-eps_low))
     mean = torch.where(mask, clipped, 0.0).sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1)
     return torch.where(mask, -advantages * torch.exp(mean), 0.0)
+
+
+gmpo.band = lambda settings: (math.exp(-settings["eps_low"]), math.exp(settings["eps_high"]))  # eps is in log space
 
 
 def vespo(
