@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -274,6 +275,14 @@ def test_a_prediction_of_ones_own_is_measured_by_the_training_code(tmp_path, cap
     file.write_text(MINE.replace("math.sqrt(4)", "2.1"))
     assert check.cli(["oracles", f"file={file}"]) == 1
     assert not results.exists()
+
+
+def test_the_documented_example_holds(tmp_path, capsys):
+    _, example = own.__doc__.split("\n\n", 1)
+    file = tmp_path / "my.py"
+    file.write_text(textwrap.dedent(example))
+    assert check.cli(["oracles", f"file={file}"]) == 0
+    assert "2 of 2 predictions hold" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
