@@ -35,7 +35,10 @@ DEFAULTS = {
 WIDTH = 7  # longest answer of the batch, and what ${rollout.max_new_tokens} is
 # What is switched on beside the option in question, so that no term of the loss is 0.
 BASE = {"beta": 0.3, "update": {"epochs": 2, "minibatches": 1, "micro_batch_rows": 64}, "steps": 60, "seed": 3}
+MEASURED = (1.0, 0.1, 0.1)  # entropies of earlier rollouts: an adaptive coefficient starts at 0, falls, and rises
+SPOILED = 6  # seed of the placebos: one with which an unreliable checker errs in the batch below
 BASE |= {"rollout": {"max_new_tokens": WIDTH, "recompute_logp": True, "prompts": 5, "group_size": 4}}
+BASE["rollout"] |= {"temperature": 1.0, "top_p": 1.0, "top_k": 0}
 
 
 def folder_of(room: str) -> str:
@@ -56,10 +59,14 @@ def _yaml(folder: str, option: str) -> Any:
 
 
 def config(**choice: Any) -> dict[str, Any]:
-    """The resolved config of the defaults but for `choice`: room=option, or a top-level key with its value."""
+    """The resolved config of the defaults but for `choice`: room=option or options, or a top-level key with
+    its value."""
     rooms = {room: option for room, option in DEFAULTS.items() if room in (*ROOMS, "reference")}
     rooms |= {room: option for room, option in choice.items() if room in (*ROOMS, "reference")}
-    nodes = {room: _yaml(folder_of(room), option) for room, option in rooms.items() if option is not None}
+    nodes = {}
+    for room, option in rooms.items():
+        for each in [option] if isinstance(option, str) else option or []:  # reward=[correctness,format]
+            nodes[room] = nodes.get(room, {}) | _yaml(folder_of(room), each)
     others = {key: value for key, value in choice.items() if key not in rooms}
     return copy.deepcopy({**BASE, "aggregate_kl": None, "aggregate_entropy": None, **nodes, **others})
 
@@ -105,7 +112,8 @@ def _bare(made: Any) -> Any:
 # --- the batch -------------------------------------------------------------------------------------------------------
 
 # group, correct, chain, format, any answer, tokens, truncated: a mixed group with a cut answer and one without a score,
-# a mixed group with an empty answer, an all-right group, a single answer, an all-wrong group.
+# a mixed group with an empty answer, an all-right group, a single answer, an all-wrong group, a nearly
+# solved group, an empty answer alone.
 ANSWERS = [
     (4, True, True, True, True, 5, False),
     (7, False, False, True, True, 2, False),
@@ -119,29 +127,44 @@ ANSWERS = [
     (4, True, False, True, True, 3, True),
     (11, False, False, False, True, 2, False),
     (11, False, False, True, False, 5, False),
+    (5, True, True, True, True, 3, False),
+    (5, True, False, True, True, 1, False),
+    (5, False, False, False, False, 2, False),
+    (5, True, True, True, True, 2, False),
+    (5, True, True, True, True, 4, False),
+    (5, True, True, True, True, 2, False),
+    (13, False, False, False, False, 0, False),
 ]
+N = len(ANSWERS)
+# By answer, for the batches in which the tokens of an answer moved alike: each of them under either sign of advantage.
+LOG_RATIOS = [0.22, 1.5, 1.5, 0.22, 0.1, -0.1, 0.0, 0.22, 0.0, -0.9, 0.1, 0.22, 0.22, -0.9, 0.22, 0.1, -0.1, 1.5, 0.0]
 TABLES = ("sampler", "recomputed", "reference", "new", "synchronised", "entropies")
 
 
-def random_batch(seed: int = 0, width: int = WIDTH, on_policy: bool = False, gap: float | None = None) -> dict:
-    """The answers above, a fraction of a nat per token off policy, or within rounding of it; no number at padding.
+def random_batch(seed: int = 0, width: int = WIDTH, gap: float | None = None) -> dict:
+    """The answers above, off policy by tenths of a nat per token, by answer, or by little (seed 0, 1, 2; 3 is like 0).
+
+    No number stands at padding.
 
     gap: size of every log-ratio instead, in nats, of both signs in every row.
     """
     generator = torch.Generator().manual_seed(seed)
-    rows = len(ANSWERS)
     group, correct, chain, form, offered, lengths, truncated = map(list, zip(*ANSWERS, strict=True))
     lengths = torch.tensor(lengths)
     mask = torch.arange(width) < lengths[:, None]
 
     def noise(size: float) -> Tensor:
-        return size * torch.randn(rows, width, generator=generator, dtype=torch.float64)
+        return size * torch.randn(N, width, generator=generator, dtype=torch.float64)
 
-    old = -3 - noise(1.0).abs()
+    old = -1 - noise(2.0).abs()
     new = old + noise(0.8).clamp(-2.5, 2.5)
     new[0, 0] = old[0, 0] + math.log(1.24)  # with A > 0: between the usual upper clip and the raised one
     new[2, 0] = old[2, 0] + math.log(4.5)  # with A < 0: above the bounds that dual clip and delta set
     new[9, :3] = old[9, :3] + torch.tensor([-2.5, -1.0, 1.0])  # with A < 0: an answer that the policy has left
+    if seed % 3 == 1:  # ratios that are alike within an answer, for options that look at whole answers
+        new = old + torch.tensor(LOG_RATIOS)[:, None] + noise(0.01)
+    elif seed % 3 == 2:  # small ones, for narrow bands
+        new = old + noise(0.003)
     tables = {
         "sampler": old + noise(0.6),
         "recomputed": old,
@@ -151,20 +174,17 @@ def random_batch(seed: int = 0, width: int = WIDTH, on_policy: bool = False, gap
         "entropies": noise(1.0).abs(),
     }
     if gap is not None:
-        sign = torch.ones(rows, width, dtype=torch.float64)
+        sign = torch.ones(N, width, dtype=torch.float64)
         sign[::3, ::2] = sign[1::3, 1::2] = -1
         for name in ("sampler", "recomputed", "reference"):
             tables[name] = torch.where(sign > 0, -0.5 - gap, -0.5)
         tables["new"] = torch.where(sign > 0, -0.5, -0.5 - gap)
-    if on_policy:  # within what another order of summation does to a log-probability
-        tables["sampler"] = old
-        tables["new"] = old + noise(1e-11)
     grades = [
         Grade(correct=c, format=f, answer=None, chain=h, fillers=0, any_answer=a)
         for c, h, f, a in zip(correct, chain, form, offered, strict=True)
     ]
     ends = [sorted({n // 3, n - 1}) if n else [] for n in lengths.tolist()]
-    scores = torch.rand(rows, 2, generator=generator, dtype=torch.float64).tolist()
+    scores = torch.rand(N, 2, generator=generator, dtype=torch.float64).tolist()
     nothing = {"new": -math.inf, "sampler": -math.inf, "reference": -math.inf}
     return {name: torch.where(mask, table, nothing.get(name, math.nan)) for name, table in tables.items()} | {
         "mask": mask,
@@ -176,6 +196,14 @@ def random_batch(seed: int = 0, width: int = WIDTH, on_policy: bool = False, gap
         "step_ends": ends,
         "step_rewards": [row[: len(end)] for row, end in zip(scores, ends, strict=True)],
     }
+
+
+def at_first_update(batch: dict, cfg: dict[str, Any]) -> dict:
+    """The same batch before the first update: the policy is the old one, up to another order of summation."""
+    old = batch["recomputed" if cfg["rollout"]["recompute_logp"] else "sampler"]
+    sign = torch.ones_like(old)
+    sign[::2, ::2] = sign[1::2, 1::2] = -1
+    return batch | {"new": old + 1e-11 * sign}
 
 
 def wider(batch: dict, columns: int = 3) -> dict:
@@ -208,9 +236,11 @@ class Fixed:
 def prepared(batch: dict, cfg: dict[str, Any], knobs: grpo.Knobs) -> dict:
     """The update batch, with rewards and advantages, by the code that trains."""
     if "parts" not in batch:
-        generator = torch.Generator().manual_seed(5)
+        generator = torch.Generator().manual_seed(SPOILED)
         parts, part_weights = reward_parts(knobs.reward, batch | {"generator": generator})
         batch = batch | {"parts": parts, "part_weights": part_weights}
+    if hasattr(knobs.baseline, "state_dict"):
+        knobs.baseline(torch.ones(4))  # an earlier batch, for baselines that remember
     total = grpo.total_rewards(batch["parts"], batch["part_weights"], knobs.transform, batch["truncated"])
     batch = batch | {"kept": grpo.call(knobs.keep.rule, {"rewards": total, "group": batch["group"]})}
     rows = torch.arange(len(total))[:, None]
@@ -221,8 +251,8 @@ def prepared(batch: dict, cfg: dict[str, Any], knobs: grpo.Knobs) -> dict:
     ready = grpo.prepare(
         SimpleNamespace(tensors=batch), state, cfg["beta"], 1.0, cfg["rollout"]["recompute_logp"], False
     )
-    knobs.entropy.update(0.0)
-    knobs.entropy.update(0.0)  # an adaptive coefficient starts at 0
+    for measured in MEASURED:
+        knobs.entropy.update(measured)
     return ready
 
 
