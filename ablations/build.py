@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
@@ -66,17 +67,55 @@ def register_resolvers() -> None:
 
 
 def knobs(cfg: DictConfig) -> grpo.Knobs:
-    """The chosen option of every room. Raises Refused where an option is bound to settings it lacks or asks for what
-    there is not."""
+    """The chosen option of every room. Raises Refused for a key that does not exist, a function that cannot be
+    imported, a setting that its option does not take, and a function that asks for what there is not."""
+    _refuse_unknown(cfg)
     chosen = {room: cfg.get(room) for room in grpo.Knobs._fields}
     for room in ("aggregate_kl", "aggregate_entropy"):
         chosen[room] = chosen[room] or cfg.aggregate
-    built = grpo.Knobs(**{room: _plain(instantiate(node, _convert_="all")) for room, node in chosen.items()})
+    built = grpo.Knobs(**{room: _plain(_made(room, node)) for room, node in chosen.items()})
     if not built.reward:
         raise Refused("reward has no part; name at least one, for example reward=correctness.")
     for room, function in _functions(built):
         _check(room, function)
     return built
+
+
+@functools.cache
+def _known() -> dict[str, set[str]]:
+    """Keys of a config -> keys below them, where these are listed in config.yaml and belong to no option."""
+    declared = OmegaConf.load(CONF / "config.yaml")
+    listed = (str(name) for entry in declared.pop("defaults") if isinstance(entry, DictConfig) for name in entry)
+    groups = {name.rpartition("@")[2] for name in listed if not name.startswith("override ")}
+    below = {str(key): set(node) if isinstance(node, DictConfig) else set() for key, node in declared.items()}
+    return dict.fromkeys((*groups, *identity.OUTSIDE), set()) | below
+
+
+def _refuse_unknown(cfg: DictConfig) -> None:
+    """`+key=value` adds what nobody reads: as good as misspelled."""
+    known = _known()
+    for key, node in cfg.items():
+        strange = [] if key in known else [key]
+        if known.get(key) and isinstance(node, DictConfig):
+            strange = [f"{key}.{name}" for name in node if name not in known[key]]
+        for name in strange:
+            room, _, below = name.rpartition(".")
+            there = sorted(known[room] if room else set(known) - {"plain", "question", "paper", "crossing", "hydra"})
+            raise Refused(f"There is no {name}; {room or 'a run'} has {', '.join(there)}. Correct the spelling.")
+
+
+def _made(room: str, node: Any) -> Any:
+    try:
+        return instantiate(node, _convert_="all")
+    except InstantiationException as error:
+        cause = error.__cause__
+        if isinstance(cause, ValueError):  # the option's own sentence
+            raise Refused(str(cause)) from None
+        target = str(error).partition("'")[2].partition("'")[0]
+        why, what = f"does not take these settings ({cause})", "Correct the option's yaml, or the override."
+        if isinstance(cause, ImportError):
+            why, what = "cannot be imported", "Correct its name, or put the folder of your module on PYTHONPATH."
+        raise Refused(f"{room}: {target} {why}. {what}") from None
 
 
 def _plain(made: Any) -> Any:

@@ -1,0 +1,90 @@
+"""Every yaml composes into the default run and is accepted; what does not exist is refused with what does."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from composing import composed
+from hydra.errors import HydraException
+from objective import OPTIONS, config
+from omegaconf import OmegaConf
+
+from ablations import build
+from ablations.contradictions import refuse
+
+FILES = sorted(path.relative_to(build.CONF) for path in build.CONF.rglob("*.yaml") if path.name != "config.yaml")
+CHOICES = [f"{path.parent.as_posix()}={path.stem}" for path in FILES]
+LISTED = [str(key) for entry in OmegaConf.load(build.CONF / "config.yaml").defaults for key in entry if key != "_self_"]
+# What a choice needs beside it in order not to contradict the other defaults.
+WITH = {"placement=none": ["beta=0"], "reference=synchronised": ["beta=0.1"], "reference=deepseek_r1": ["beta=0.1"]}
+
+
+@pytest.mark.parametrize(("room", "option"), OPTIONS)
+def test_an_option_binds_settings_that_its_function_has_and_asks_for_what_the_room_offers(room, option):
+    assert getattr(build.knobs(OmegaConf.create(config(**{room: option}))), room) is not None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("choice", CHOICES)
+def test_every_yaml_composes_into_a_run_that_is_accepted(choice):
+    group = choice.partition("=")[0]
+    listed = any(group == name.removeprefix("override ") for name in LISTED)
+    cfg = composed(choice if listed else f"+{choice}", *WITH.get(choice, []))
+    refuse(build.plain(cfg))
+    build.knobs(cfg)
+
+
+def test_one_choice_of_every_room_at_once_composes():
+    last = {path.parent.as_posix(): path.stem for path in FILES if path.parent.name not in ("launcher", "ablation")}
+    choices = [f"{group}={option}" for group, option in last.items() if group in LISTED and group != "algorithm"]
+    cfg = composed(*choices, "beta=0.1", "combine=sum_then_normalise")
+    build.knobs(cfg)
+    assert all(group in cfg for group in last if group in OmegaConf.to_container(cfg))
+
+
+def test_the_default_of_every_room_exists():
+    for entry in OmegaConf.load(build.CONF / "config.yaml").defaults:
+        for name, option in entry.items() if OmegaConf.is_dict(entry) else []:
+            group = str(name).removeprefix("override ").partition("@")[0]
+            if not group.endswith("_logging"):  # Hydra's own
+                assert (build.CONF / group).is_dir(), f"{name}: there is no conf/{group}"
+                assert option is None or (build.CONF / group / f"{option}.yaml").is_file(), f"{name}: no {option}"
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("scale=nonsense", ["nonsense", "group_std", "batch_std", "max_rl"]),
+        ("algorithm=grop", ["grop", "grpo", "dr_grpo"]),
+        ("scaling=none", ["scaling"]),
+        ("scale.epsilon=1", ["scale.epsilon"]),
+        ("update.epoch=2", ["update.epoch"]),
+        ("+scale.epsilon=1", ["scale", "epsilon", "eps", "ddof"]),
+        ("+aggregates=token_mean", ["aggregates", "aggregate", "baseline", "rollout"]),
+        ("+update.epoch=2", ["update.epoch", "epochs", "minibatches"]),
+        ("+update={epoch:2}", ["update.epoch", "epochs", "minibatches"]),
+        ("+tokens.high={_target_:ablations.knobs.tokens.high,_partial_:true}", ["tokens", "cannot be imported"]),
+    ],
+)
+def test_what_does_not_exist_is_refused_with_what_does(override, told):
+    """By Hydra, which lists a room's options, or by the run's own check of what an override with + adds."""
+    with pytest.raises((HydraException, build.Refused)) as caught:
+        build.knobs(composed(override))
+    assert all(word in str(caught.value) for word in told), caught.value
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [("scale=nonsense", ["nonsense", "group_std", "max_rl"]), ("scale.epsilon=1", ["epsilon"]), ("lr=1", ["lr"])],
+)
+def test_the_command_trains_nothing_that_it_does_not_know(override, told, results):
+    command = [sys.executable, "-m", "ablations.run", override, "steps=1"]
+    done = subprocess.run(
+        command, cwd=Path(build.PACKAGE).parent, env=os.environ, capture_output=True, text=True, timeout=800
+    )
+    assert done.returncode != 0
+    assert all(word in done.stdout + done.stderr for word in told), done.stderr
+    assert not any(results.rglob("*.jsonl")) and not any(results.rglob("policy"))
