@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ import torch
 from ablations import check
 from ablations.knobs import aggregate, baseline, kl
 from ablations.knobs import group as by_group
-from ablations.oracles import advantage, command, dynamics, length, rules, sampling, table
+from ablations.oracles import advantage, command, dynamics, length, own, rules, sampling, table
 from ablations.oracles import enumerate as groups
 from ablations.oracles import kl as kl_oracles
 from ablations.oracles.advantage import a_bandit, one_over_std, weight
@@ -280,7 +279,7 @@ def test_a_prediction_of_ones_own_is_measured_by_the_training_code(tmp_path, cap
 def test_the_documented_example_holds(tmp_path, capsys):
     _, example = own.__doc__.split("\n\n", 1)
     file = tmp_path / "my.py"
-    file.write_text(textwrap.dedent(example))
+    file.write_text(example)
     assert check.cli(["oracles", f"file={file}"]) == 0
     assert "2 of 2 predictions hold" in capsys.readouterr().out
 

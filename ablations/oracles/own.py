@@ -3,7 +3,7 @@
 def predictions(ask):
     for p in (0.1, 0.5):
         measured = ask.weight(p, 8, "scale=max_rl")
-        yield ask.exact("mine.1", f"MaxRL, p={p}", predicted=(1 - (1 - p) ** 7) / p, measured=measured)
+        yield ask.exact(f"max_rl {p}", "weight of a prompt", predicted=(1 - (1 - p) ** 7) / p, measured=measured)
 """
 
 import runpy
