@@ -92,11 +92,16 @@ def _refuse_kl(config: Mapping[str, Any]) -> None:
         raise Refused(
             f"beta is {beta} but placement is none, so no KL would be used; set placement=loss (or another), or beta=0."
         )
-    if config["reference"]["sync_every"] and (beta == 0 or not somewhere):
+    if config["reference"]["sync_every"] and (beta == 0 or not somewhere or place["to_old"]):
+        used = f"no KL is used (beta {beta})" if beta == 0 else "the KL is to the policy before the update"
         raise Refused(
-            f"reference.sync_every is {config['reference']['sync_every']} but no KL is used (beta {beta}), so the "
-            "reference would have no "
-            "effect; set beta above 0 with a placement, or reference=fixed."
+            f"reference.sync_every is {config['reference']['sync_every']} but {used}, so the reference would have no "
+            "effect; set beta above 0 with another placement, or reference=fixed."
+        )
+    if beta > 0 and place["before_baseline"] and option(config, "credit") == "process":
+        raise Refused(
+            f"beta is {beta} with placement=reward_before_baseline, but credit=process takes the steps' rewards and "
+            "not the answer's, so no KL would be used; set placement=loss or reward_to_go, or credit=outcome."
         )
 
 

@@ -35,6 +35,14 @@ def refusal(*overrides: str) -> str:
         (["rollout.top_k=50"], "rollout.top_k is 50; training samples from the full distribution"),
         (["rollout.temperature=0"], "rollout.temperature is 0; training needs a temperature above 0"),
         (["reference=synchronised"], "reference.sync_every is 20 but no KL is used"),
+        (
+            ["reference=synchronised", "beta=0.1", "placement=loss_to_old"],
+            "sync_every is 20 but the KL is to the policy before the update",
+        ),
+        (
+            ["beta=0.1", "placement=reward_before_baseline", "credit=process"],
+            "credit=process takes the steps' rewards .* no KL would be used; set placement=loss",
+        ),
         (["update.minibatches=1000"], "update.minibatches is 1000, but a rollout has 128 answers"),
         (["rollout.prompts=0"], "rollout.prompts is 0; it must be a whole number of at least 1"),
         (
