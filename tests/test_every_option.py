@@ -107,7 +107,7 @@ def test_the_order_of_rows_changes_nothing(room, option):
 @every_option
 def test_log_ratios_of_100_give_a_finite_loss_and_gradient(room, option):
     """To the old policy, the sampler and the reference, of both signs in every answer."""
-    for around, dtype in ((PLAIN, torch.float32), (PLAIN, torch.float64), (BUSY, torch.float32)):
+    for around, dtype in ((PLAIN, torch.float32), (BUSY, torch.float64)):
         result = evaluate(random_batch(gap=100.0), of(room, option, around), dtype=dtype)
         assert math.isfinite(result.loss)
         assert torch.isfinite(result.gradient).all() and torch.isfinite(result.entropy_gradient).all()
@@ -115,7 +115,7 @@ def test_log_ratios_of_100_give_a_finite_loss_and_gradient(room, option):
 
 @every_option
 def test_answers_without_a_token_have_no_gradient_and_break_nothing(room, option):
-    for around, empty in ((PLAIN, [0, 3, 7]), (BUSY, [0, 3, 7]), (PLAIN, range(N))):
+    for around, empty in ((BUSY, [0, 3, 7]), (PLAIN, range(N))):
         batch, rows = random_batch(), torch.zeros(N, dtype=torch.bool)
         rows[list(empty)] = True
         batch["mask"] = batch["mask"] & ~rows[:, None]
