@@ -4,13 +4,11 @@ Hydra composes and launches the cells (`conf/hydra/launcher`); each cell records
 that one that fails stops no other. What is here runs once, in the process that the user started.
 """
 
-import copy
-import os
-import re
+import json
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,11 +21,9 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from tqdm import tqdm
 
-from ablations import build, forecast, identity, journal, tracking
+from ablations import build, identity, tracking
 from ablations.contradictions import Refused, refuse, refuse_unwritable
 from ablations.inert import equal_by_construction
-from ablations.spelling import canonical
-from ablations.status import folder_of, status, table, write_status
 
 
 class Cell(NamedTuple):
@@ -49,7 +45,6 @@ class Crossing(NamedTuple):
     tracking: str  # as in machine.tracking
 
 
-SINCE = "ABLATIONS_LAUNCHED"  # in the environment of the cells of a crossing that is launched again: since when, s
 STARTED: list[Crossing] = []  # the crossing that this process is running, if it is one
 
 
@@ -59,14 +54,11 @@ class Started(Callback):
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
         try:
-            crossing = start(config)
-        except (Refused, ValueError) as error:
+            STARTED.append(start(config))
+        except Refused as error:
             sys.exit(f"ablate: {error}")
-        STARTED.append(crossing)
-        # Hydra would compose every cell once more, to see whether it can.
-        BasicSweeper.validate_batch_is_legal = lambda *_: None
         if config.machine.progress and sys.stderr.isatty():
-            threading.Thread(target=watch, args=(crossing, config.steps), daemon=True).start()
+            threading.Thread(target=watch, args=(STARTED[0], config.steps), daemon=True).start()
 
 
 def start(config: DictConfig) -> Crossing:
@@ -75,89 +67,29 @@ def start(config: DictConfig) -> Crossing:
     results = Path(identity.results_folder())
     refuse_unwritable(str(results))
     cells: dict[str, Cell] = {}
-    configs: dict[str, Mapping[str, Any]] = {}
     arms: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = {}  # (seed, base) -> arm -> config
-    for overrides, resolved in composed(cell_overrides(config)):
+    for overrides in cell_overrides(config):
+        cfg = compose("config", overrides)
+        resolved = build.plain(cfg)
+        refuse(resolved)
+        build.knobs(cfg)
         cell = cell_of(resolved, overrides, results)
-        cells.setdefault(cell.hash, cell)  # two spellings of one choice are one cell
+        cells.setdefault(cell.hash, cell)
         arms.setdefault((cell.seed, cell.choices.get("base", "")), {})[cell.arm] = resolved
-        configs.setdefault(cell.hash, resolved)
     crossing = Crossing(resolved["name"], results, list(cells.values()), resolved["machine"]["tracking"])
-    if config.dry_run:
-        left = [configs[cell.hash] for cell in crossing.cells if status(cell.folder)["state"] != "complete"]
-        print(f"{table(crossing.cells)}\n{forecast.sentence(results, left, processes(config))}\nNothing was started.")
-        sys.exit(0)
     same = equal_by_construction(next(iter(arms.values())))
     for one, other, why in same:
         print(f"warning: {one} and {other} are equal by construction: {why}", file=sys.stderr, flush=True)
     record(crossing, resolved, same)
-    tracking.prepare(results, crossing.tracking, crossing.name)
-    done = sum(status(cell.folder)["state"] == "complete" for cell in crossing.cells)
+    if (uri := tracking.store_uri(results, crossing.tracking)) is not None:
+        tracking.ensure_store(uri, crossing.name, results)
+        tracking.parent_run(uri, crossing.name)
+    done = sum(state(cell.folder)["state"] == "complete" for cell in crossing.cells)
     print(
         f"{crossing.name}: {len(crossing.cells)} runs, {done} complete already; results in {results / crossing.name}",
         flush=True,
     )
     return crossing
-
-
-def processes(config: DictConfig) -> int:
-    """How many cells run at the same time, as far as the launcher says it: n_jobs of joblib, else all cores."""
-    given = config.hydra.launcher.get("n_jobs") or -1
-    return given if given > 0 else os.cpu_count() or 1
-
-
-def composed(cells: Sequence[Sequence[str]]) -> Iterator[tuple[Sequence[str], dict[str, Any]]]:
-    """(overrides, resolved config) of every cell; Refused for the first that contradicts itself.
-
-    Cells that differ by their seed alone are composed once: composing costs a third of a second, and no file is chosen
-    by a seed.
-    """
-    refuse_swept(cells)
-    known: dict[tuple[str, ...], DictConfig] = {}
-    for overrides in cells:
-        seeds = [override for override in overrides if override.startswith("seed=")]
-        shared = tuple(override for override in overrides if override not in seeds)
-        if shared not in known:
-            known[shared] = compose("config", list(overrides))
-            build.knobs(known[shared])
-        cfg = copy.deepcopy(known[shared])
-        for seed in seeds:
-            cfg.seed = OverridesParser.create().parse_override(seed).value()
-        resolved = build.plain(cfg)
-        refuse(resolved)
-        yield overrides, resolved
-
-
-def refuse_swept(cells: Sequence[Sequence[str]]) -> None:
-    """Raise Refused where cells differ in what belongs to the crossing as a whole."""
-    given: dict[str, set[str]] = {}
-    for override in (override.lstrip("+~") for overrides in cells for override in overrides if "=" in override):
-        key, text = override.split("=", 1)
-        given.setdefault(key, set()).add(text)
-    for key, texts in given.items():
-        if len(texts) > 1 and re.split(r"[./]", key)[0] in (*identity.OUTSIDE, "ablation"):
-            raise Refused(
-                f"{key} is swept ({', '.join(sorted(texts))}), but it belongs to a crossing as a whole: its cells "
-                "start together, in one place. Give one command for each value."
-            )
-
-
-def open_cells(crossing: Crossing) -> set[str]:
-    """Cells that nobody has an outcome of and nobody runs: not started, or lost with their worker."""
-    lost = {c.hash for c in crossing.cells if journal.status(c.folder)["state"] == "running"}
-    running = {c.hash for c in crossing.cells if status(c.folder)["state"] == "running"}
-    return lost - running
-
-
-def settled(folder: Path) -> str:
-    """The state of a cell that ended already since this crossing was launched, or nothing. A launcher that lost a
-    worker is started again for the others (see run.cli), not for those that failed by themselves."""
-    since = float(os.environ.get(SINCE, "inf"))
-    told = folder / "status.json"
-    if not told.is_file() or told.stat().st_mtime < since:
-        return ""
-    state = journal.status(folder)["state"]
-    return state if state != "running" else ""
 
 
 def in_crossing() -> bool:
@@ -173,12 +105,9 @@ def cell_overrides(config: DictConfig) -> list[list[str]]:
 
 
 def cell_of(resolved: Mapping[str, Any], overrides: Sequence[str], results: Path) -> Cell:
-    """The cell that a resolved config and its overrides name. A value is spelled in one way (1.0 as 1), and a run that
-    is there under another readable name is the same run."""
-    hashed = identity.config_hash(resolved)
-    choices = {key: canonical(text) for key, text in identity.swept(overrides).items()}
-    runs = results / resolved["name"] / "runs"
-    folder = folder_of(runs, hashed) or runs / identity.slug(choices, hashed)
+    """The cell that a resolved config and its overrides name."""
+    hashed, choices = identity.config_hash(resolved), identity.swept(overrides)
+    folder = results / resolved["name"] / "runs" / identity.slug(choices, hashed)
     return Cell(hashed, identity.arm(choices), str(resolved["seed"]), folder, choices)
 
 
@@ -198,6 +127,14 @@ def record(crossing: Crossing, resolved: Mapping[str, Any], same: Sequence[tuple
     OmegaConf.save(OmegaConf.create(kept), folder / "ablation.yaml")
 
 
+def state(folder: Path) -> dict[str, str]:
+    """{"state", "reason"} of a run's folder; "not started" if nothing is there."""
+    try:
+        return json.loads((folder / "status.json").read_text())
+    except FileNotFoundError:
+        return {"state": "not started", "reason": ""}
+
+
 def watch(crossing: Crossing, steps: int, every: float = 2.0) -> None:
     """A bar over all cells' steps, read from their journals, until the process ends. The cells show none of their
     own.
@@ -206,27 +143,36 @@ def watch(crossing: Crossing, steps: int, every: float = 2.0) -> None:
     with tqdm(total=total, desc=crossing.name, unit="row", leave=False) as bar:
         while bar.n < total:
             bar.update(sum(rows_written(cell.folder) for cell in crossing.cells) - bar.n)
-            states = [status(cell.folder)["state"] for cell in crossing.cells]
+            states = [state(cell.folder)["state"] for cell in crossing.cells]
             bar.set_postfix_str(", ".join(f"{states.count(name)} {name}" for name in sorted(set(states))))
             time.sleep(every)
 
 
 def rows_written(folder: Path) -> int:
     """Rows of metrics that a run has put on disk."""
-    rows = folder / "journal.jsonl"
-    return rows.read_bytes().count(b"\n") if rows.exists() else 0
+    journal = folder / "journal.jsonl"
+    return journal.read_bytes().count(b"\n") if journal.exists() else 0
+
+
+def table(crossing: Crossing) -> str:
+    """arm, seed, state, reason, folder: one line per cell."""
+    rows = [("arm", "seed", "state", "reason", "folder")]
+    for cell in crossing.cells:
+        now = state(cell.folder)
+        rows.append((cell.arm, cell.seed, now["state"], now["reason"][:60], cell.folder.name))
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
 
 
 def finish(crossing: Crossing) -> int:
     """Print the end table and write the report -> exit code, 0 only if every cell is complete."""
     from analysis import report  # its plotting libraries are needed only here
 
-    for cell in crossing.cells:  # what could not be said by a run that was killed
-        if (told := status(cell.folder))["state"] == "failed" and journal.status(cell.folder)["state"] == "running":
-            write_status(cell.folder, **told)
-    states = [status(cell.folder)["state"] for cell in crossing.cells]
+    states = [state(cell.folder)["state"] for cell in crossing.cells]
     complete = states.count("complete")
-    print(f"\n{table(crossing.cells)}")
+    print(f"\n{table(crossing)}\n{complete} of {len(states)} runs are complete.")
     tracking.catch_up(crossing.results, crossing.tracking, crossing.name)  # runs that ended while the store was away
     folder = crossing.results / crossing.name
     if complete and (folder / "ablation.yaml").is_file() and "claims" in OmegaConf.load(folder / "ablation.yaml"):

@@ -5,11 +5,9 @@ import json
 import os
 import platform
 import shlex
-import shutil
 import sys
-import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -22,12 +20,10 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from tqdm import tqdm
 
-from ablations import build, checkpoint, crossing, evaluate, forecast, grpo, identity, isolation, rollout, tracking
+from ablations import build, crossing, evaluate, grpo, identity, rollout, tracking
 from ablations.contradictions import Refused, refuse, refuse_unwritable
-from ablations.journal import merged_rows, read_rows
 from ablations.policy.language import LanguagePolicy
 from ablations.state import State, frozen, seed_of
-from ablations.status import CHECKPOINTS, LOCK, last_step, status, table, write_status
 
 PACKAGES = ("torch", "transformers", "hydra-core", "omegaconf", "mlflow", "numpy", "pandas", "ablations")
 EXAMPLES_PER_STEP = 32
@@ -37,27 +33,11 @@ build.register_resolvers()
 
 def cli() -> None:
     """Entry point of `ablate`: a single run, or a crossing with its table and report at the end."""
-    began = time.time()
     try:
-        _launch_while_it_helps(began)
+        _hydra_main()
     finally:  # also when the launcher gives up: the table says what is there
-        code = crossing.finish(crossing.STARTED[-1]) if crossing.STARTED else 0
+        code = crossing.finish(crossing.STARTED[0]) if crossing.STARTED else 0
     sys.exit(code or int(any(state != "complete" for state in OUTCOMES)))
-
-
-def _launch_while_it_helps(began: float) -> None:
-    """Hydra, and Hydra again for what is left if the launcher gave up: joblib, for one, ends a batch when it loses a
-    worker."""
-    left = None
-    while True:
-        try:
-            return _hydra_main()
-        except SystemExit as error:
-            before, left = left, crossing.open_cells(crossing.STARTED[-1]) if crossing.STARTED else set()
-            if not error.code or not left or (before is not None and len(left) >= len(before)):
-                raise
-            print(f"the launcher gave up; it is started again for the {len(left)} runs that are left", flush=True)
-            os.environ[crossing.SINCE] = str(began)
 
 
 OUTCOMES: list[str] = []  # of the runs of this process; Hydra does not hand back what its main returns
@@ -72,8 +52,8 @@ def _hydra_main(cfg: DictConfig) -> None:
 
 
 def run(cfg: DictConfig, overrides: list[str]) -> str:
-    """Train what `cfg` says, or the rest of it, unless it is done already -> state: complete, failed, diverged, or
-    running (in another process).
+    """Train what `cfg` says, unless it is done already -> state: complete, failed, diverged, or running (in another
+    process).
 
     The outcome is written to the run's folder before this returns; only Refused, a config that cannot run, and
     KeyboardInterrupt leave.
@@ -85,53 +65,25 @@ def run(cfg: DictConfig, overrides: list[str]) -> str:
     knobs = build.knobs(cfg)
     refuse_unwritable(str(results))
     cell = crossing.cell_of(config, overrides, results)
-    if cfg.dry_run:
-        left = [] if status(cell.folder)["state"] == "complete" else [config]
-        print(f"{table([cell])}\n{forecast.sentence(results, left, 1)}\nNothing was started.", flush=True)
-        return "complete"
     cell.folder.mkdir(parents=True, exist_ok=True)
     try:
-        with FileLock(cell.folder / LOCK, timeout=1):  # a look at the state holds it for a moment
-            if status(cell.folder)["state"] == "complete":
+        with FileLock(cell.folder / ".lock", timeout=0):
+            if crossing.state(cell.folder)["state"] == "complete":
                 print(f"complete already: {cell.folder}", flush=True)
                 return "complete"
-            if ended := crossing.settled(cell.folder):
-                return ended
-            work = functools.partial(_recorded, cfg, config, knobs, cell, overrides, results)
-            if not (crossing.in_crossing() and isolation.POSSIBLE):
-                return work()
-            return _apart(work, cell.folder)
+            return _recorded(cfg, config, knobs, cell, overrides, results)
     except Timeout:
         print(f"running in another process: {cell.folder}", flush=True)
         return "running"
 
 
-def _apart(work: Callable[[], str], folder: Path) -> str:
-    """The same in a process of its own: its death is this run's failure, and no other's."""
-    try:
-        return isolation.apart(work)
-    except isolation.Killed as error:
-        reason = f"{error} after step {last_step(folder)}; the same command goes on from its last checkpoint"
-        write_status(folder, "failed", reason)
-        print(f"failed: {folder} ({reason})", flush=True)
-        return "failed"
-
-
 def _recorded(cfg, config, knobs, cell, overrides, results) -> str:
-    saved, faults = checkpoint.latest(cell.folder / CHECKPOINTS, functools.partial(_misfit, cell))
-    for fault in faults:
-        print(fault, file=sys.stderr, flush=True)
-    start = saved["step"] + 1 if saved else 0
-    if saved or faults:
-        print(f"goes on after step {start - 1}" if saved else "starts from the beginning", cell.folder, flush=True)
-    describe(cell.folder, config, overrides, resumed_after=saved["step"] if saved else None)
-    write_status(cell.folder, "running")
-    journal = tracking.Journal(cell.folder, start=start)
+    describe(cell.folder, config, overrides)
+    _status(cell.folder, "running")
+    journal = tracking.Journal(cell.folder)  # an unfinished run starts again
     mirror = tracking.mirror(results, config["machine"]["tracking"], config["name"], cell, config["base"]["name"])
-    for row in merged_rows(cell.folder):  # what the store has already, it does not take twice
-        mirror.write(row)
     try:
-        for row in trained(cfg, knobs, cell, results, saved):
+        for row in trained(cfg, knobs, cell.folder, results):
             journal.write(row)  # first: it survives whatever happens to the mirror
             mirror.write(row)
         state, reason = "complete", ""
@@ -142,33 +94,17 @@ def _recorded(cfg, config, knobs, cell, overrides, results) -> str:
         state, reason = "diverged", f"{error}; its batch is saved in diverged_batch.pt"
     except Refused:
         raise
-    except KeyboardInterrupt:
-        write_status(cell.folder, "failed", "interrupted; the same command goes on from its last checkpoint")
-        raise
     except Exception as error:  # whatever it is, it must not stop the other runs; traceback and state are kept
         (cell.folder / "traceback.txt").write_text(traceback.format_exc())
         state, reason = "failed", " ".join(f"{type(error).__name__}: {error}".split())
-    write_status(cell.folder, state, reason)
-    if state == "complete" and not cfg.machine.keep_checkpoints:
-        shutil.rmtree(cell.folder / CHECKPOINTS, ignore_errors=True)
+    _status(cell.folder, state, reason)
     mirror.close(state, reason)
     print(f"{state}: {cell.folder}" + (f" ({reason})" if reason else ""), flush=True)
     return state
 
 
-def _misfit(cell: crossing.Cell, saved: Mapping[str, Any]) -> str:
-    """Why a run cannot go on from a checkpoint, or nothing. The journal is written first, but a disk that lost power
-    may have kept only what came later."""
-    if saved["hash"] != cell.hash:
-        return "it is of a run with another config"
-    steps = [row["step"] for row in read_rows(cell.folder / "journal.jsonl")][: saved["step"] + 1]
-    return "" if steps == list(range(saved["step"] + 1)) else f"the journal lacks rows up to its step {saved['step']}"
-
-
-def trained(cfg: DictConfig, knobs: grpo.Knobs, cell: crossing.Cell, results: Path, saved: Mapping[str, Any] | None):
-    """Build the parts, train, and yield every row of metrics, from the beginning or from what a checkpoint saved; the
-    trained policy is saved at the end."""
-    folder = cell.folder
+def trained(cfg: DictConfig, knobs: grpo.Knobs, folder: Path, results: Path):
+    """Build the parts, train, and yield every row of metrics; the trained policy is saved at the end."""
     alone = cfg.machine.progress and not crossing.in_crossing()  # a crossing shows one bar over all of its cells
     task = instantiate(cfg.task)
     base = instantiate(cfg.base)(model=instantiate(cfg.model), task=task, results=results, progress=alone)
@@ -176,9 +112,6 @@ def trained(cfg: DictConfig, knobs: grpo.Knobs, cell: crossing.Cell, results: Pa
     optimizer = instantiate(cfg.optimizer, _convert_="all")(policy.parameters())
     state = State(policy, frozen(policy), optimizer, instantiate(cfg.schedule)(optimizer), knobs, cfg.seed)
     shelf: list[dict[str, Any]] = []
-    if saved:
-        state.load_state_dict(saved["state"])
-        shelf += saved["examples"]
     sampling = {key: cfg.rollout[key] for key in ("prompts", "group_size", "max_new_tokens", "temperature")}
 
     def collect(state: State):
@@ -212,13 +145,9 @@ def trained(cfg: DictConfig, knobs: grpo.Knobs, cell: crossing.Cell, results: Pa
         sync_every=cfg.reference.sync_every,
         sync_mix=cfg.reference.mix,
     )
-    done, every = state.step, cfg.machine.checkpoint_every
-    with tqdm(total=cfg.steps, initial=done, desc=folder.name, disable=None if alone else True, leave=False) as bar:
+    with tqdm(total=cfg.steps, desc=folder.name, disable=None if alone else True, leave=False) as bar:
         for row in rows:
-            yield row  # it is in the journal when this goes on
-            if every and row["step"] and (row["step"] % every == 0) and row["step"] < cfg.steps:
-                values = {"hash": cell.hash, "step": row["step"], "state": state.state_dict(), "examples": shelf}
-                checkpoint.save(folder / CHECKPOINTS, row["step"], values)
+            yield row
             bar.update(row["step"] - bar.n)
             bar.set_postfix({name: f"{row[key]:.2f}" for name, key in HEADLINE.items() if key in row})
     tracking.write_examples(folder / "rollouts.parquet", shelf)
@@ -233,10 +162,8 @@ HEADLINE = {
 }
 
 
-def describe(folder: Path, config: Mapping[str, Any], overrides: list[str], resumed_after: int | None = None) -> None:
-    """Everything that says what this run is: config.yaml, overrides.txt, command.txt, environment.json. The latter
-    lists every resume with the commit that went on, because another commit may go on differently."""
-    earlier = json.loads(file.read_text()) if (file := folder / "environment.json").is_file() else {}
+def describe(folder: Path, config: Mapping[str, Any], overrides: list[str]) -> None:
+    """Everything that says what this run is: config.yaml, overrides.txt, command.txt, environment.json."""
     OmegaConf.save(OmegaConf.create(dict(config)), folder / "config.yaml")
     (folder / "overrides.txt").write_text("".join(f"{override}\n" for override in overrides))
     (folder / "command.txt").write_text(f"ablate {shlex.join(overrides)}\n")
@@ -247,14 +174,15 @@ def describe(folder: Path, config: Mapping[str, Any], overrides: list[str], resu
         "commit_date": tracking.git_commit_date(build.PACKAGE),
         "processor": platform.processor() or platform.machine(),
         "threads": torch.get_num_threads(),
-        "host": platform.node(),
-        "process": os.getpid(),
         "seed_drives": ["data", "sampling", "reward (placebos)", "shuffle (minibatches)", "evaluation"],
     }
-    if resumed_after is not None:
-        before = {"step": resumed_after, "commit": environment["commit"], "torch": environment["packages"]["torch"]}
-        environment["resumed_after"] = [*earlier.get("resumed_after", []), before]
     (folder / "environment.json").write_text(json.dumps(environment, indent=1) + "\n")
+
+
+def _status(folder: Path, state: str, reason: str = "") -> None:
+    aside = folder / f"status.json.{os.getpid()}"
+    aside.write_text(json.dumps({"state": state, "reason": reason}) + "\n")
+    aside.replace(folder / "status.json")
 
 
 if __name__ == "__main__":

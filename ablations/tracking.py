@@ -109,18 +109,6 @@ def parent_run(uri: str, experiment: str) -> str:
         return made.info.run_id
 
 
-def prepare(results: Path | str, tracking: str, experiment: str) -> None:
-    """Make store, experiment and parent run before many processes start; say so and go on if the store is away."""
-    if (uri := store_uri(results, tracking)) is None:
-        return
-    try:
-        ensure_store(uri, experiment, results)
-        parent_run(uri, experiment)
-    except _unusable() as error:
-        _say(f"MLflow at {uri} cannot be used: {_first_line(error)}. The runs start, and their journals keep what it "
-             "misses.")
-
-
 def _file(uri: str) -> Path | None:
     return Path(uri.partition("://")[2][1:]) if uri.startswith("sqlite") else None
 

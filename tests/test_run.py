@@ -8,8 +8,7 @@ import torch
 from composing import composed
 from hydra.utils import instantiate
 
-from ablations import run
-from ablations.status import status
+from ablations import crossing, run
 
 QUICK = ["steps=3", "rollout.prompts=4", "rollout.group_size=4", "evaluate.problems=20", "machine.tracking=none"]
 
@@ -17,10 +16,7 @@ QUICK = ["steps=3", "rollout.prompts=4", "rollout.group_size=4", "evaluate.probl
 @pytest.fixture(scope="session")
 def base(tmp_path_factory) -> str:
     """A base policy that has learnt to end its answers and little else."""
-    cfg, folder = (
-        composed("base.clean_steps=60", "base.noisy_steps=20", "base.solved=null", "base.record_problems=20"),
-        tmp_path_factory,
-    )
+    cfg, folder = composed("base.clean_steps=60", "base.noisy_steps=20", "base.record_problems=20"), tmp_path_factory
     where = folder.mktemp("base")
     made = instantiate(cfg.base)(
         model=instantiate(cfg.model), task=instantiate(cfg.task), results=where, progress=False
@@ -110,7 +106,7 @@ def test_a_run_that_failed_is_run_again_by_the_same_command(go):
 def test_a_gradient_that_is_no_number_stops_the_run_as_diverged_and_keeps_the_batch(go):
     state, folder = go("optimizer.lr=1e30", "reward=random", "steps=5")
     assert state == "diverged"
-    told = status(folder)
+    told = crossing.state(folder)
     assert told["state"] == "diverged" and "step 2" in told["reason"] and "diverged_batch.pt" in told["reason"]
     assert "ids" in torch.load(folder / "diverged_batch.pt", weights_only=True)
 
@@ -118,7 +114,7 @@ def test_a_gradient_that_is_no_number_stops_the_run_as_diverged_and_keeps_the_ba
 def test_a_raising_run_leaves_its_traceback_and_its_reason(go):
     state, folder = go("task.levels=[9]")
     assert state == "failed"
-    assert "levels" in status(folder)["reason"]
+    assert "levels" in crossing.state(folder)["reason"]
     assert "Traceback" in (folder / "traceback.txt").read_text()
 
 
