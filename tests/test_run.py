@@ -16,8 +16,8 @@ QUICK = ["steps=3", "rollout.prompts=4", "rollout.group_size=4", "evaluate.probl
 @pytest.fixture(scope="session")
 def base(tmp_path_factory) -> str:
     """A base policy that has learnt to end its answers and little else."""
-    cfg, folder = composed("base.clean_steps=60", "base.noisy_steps=20", "base.record_problems=20"), tmp_path_factory
-    where = folder.mktemp("base")
+    cfg = composed("base.clean_steps=60", "base.noisy_steps=20", "base.solved=null", "base.record_problems=20")
+    where = tmp_path_factory.mktemp("base")
     made = instantiate(cfg.base)(
         model=instantiate(cfg.model), task=instantiate(cfg.task), results=where, progress=False
     )
