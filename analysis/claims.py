@@ -368,7 +368,7 @@ def _noted(row: Mapping) -> str:
     """What a reader must know beside the numbers."""
     notes = []
     if row["absent"]:
-        notes.append(f"not part of this crossing: {row['absent']}")
+        notes.append(f"not part of this crossing: {row['absent'].rstrip('.')}")
     elif row["n"] == 0:
         notes.append("no pair of complete runs has this metric in the window")
     elif row["verdict"] == NO_VERDICT:

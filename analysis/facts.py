@@ -10,6 +10,9 @@ from omegaconf import OmegaConf
 
 # Keys of a run's config that say what is asked about it, not what it is.
 ABOUT_THE_ABLATION = ("hydra", "name", "budget", "question", "paper", "crossing", "claims", "figures", "plain")
+OUTSIDE_THE_NUMBERS = ("machine", "dry_run")
+# What a run's environment says of one process or machine, which is nobody else's business.
+PRIVATE = ("host", "process", "user", "seed_drives")
 
 
 class Facts(NamedTuple):
@@ -40,7 +43,7 @@ def of_runs(results: Path, ablation: str, runs: pd.DataFrame) -> Facts:
     values = {key: {config.get(key, "not set") for config in configs} for key in keys}
     environments = [_flat(json.loads(_text(folder / "environment.json") or "{}")) for folder in folders]
     found: dict[str, list[str]] = {}
-    for key in dict.fromkeys(key for environment in environments for key in environment):
+    for key in dict.fromkeys(key for environment in environments for key in environment if key not in PRIVATE):
         found[key] = sorted({environment[key] for environment in environments if key in environment})
     command = next((text for folder in folders if (text := _text(folder / "command.txt"))), "")
     return Facts(
@@ -54,7 +57,7 @@ def of_runs(results: Path, ablation: str, runs: pd.DataFrame) -> Facts:
 
 def _config(file: Path) -> dict:
     config = OmegaConf.to_container(OmegaConf.load(file), resolve=True)
-    return {key: v for key, v in config.items() if key not in ABOUT_THE_ABLATION}
+    return {key: v for key, v in config.items() if key not in ABOUT_THE_ABLATION + OUTSIDE_THE_NUMBERS}
 
 
 def _text(file: Path) -> str:

@@ -125,7 +125,7 @@ def _panel(
     rows = rows[rows.run.isin(runs.run.astype(object))]
     ends = rows.groupby("run", observed=True).step.max()
     rows = rows[rows.metric.eq(metric)]
-    counts = {}
+    counts, ends_of_bands = {}, []
     for name, style in styles.items():
         own = runs.loc[runs[arm].astype(object).eq(name)].set_index("run")
         mine = rows[rows.run.isin(own.index.astype(object))]
@@ -154,6 +154,7 @@ def _panel(
             )
             _mark_end(ax, seed, own.state[run], style)
         ax.fill_between(band.index, band.low, band.high, color=style.colour, alpha=0.16, linewidth=0, zorder=1)
+        ends_of_bands += [band.low.min(), band.high.max()]
         every = max(1, math.ceil(len(band) / 7))
         ax.plot(
             band.index,
@@ -171,7 +172,21 @@ def _panel(
     ax.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     ax.yaxis.set_major_locator(MaxNLocator(5))
     ax.margins(x=0.02)
+    _focus(ax, rows.value[np.isfinite(rows.value)], ends_of_bands)
     return counts
+
+
+def _focus(ax: Axes, values: pd.Series, bands: Sequence[float]) -> None:
+    """Show all seeds, and of the bands at most half of the seeds' range beyond them: with two seeds a band is so wide
+    that the curves would be flat lines."""
+    if not len(values):
+        return
+    low, high = values.min(), values.max()
+    room = 0.5 * (high - low) or 0.5 * abs(high) or 0.5
+    low = max(np.nanmin([low, *bands]), low - room)
+    high = min(np.nanmax([high, *bands]), high + room)
+    pad = 0.05 * (high - low) or room
+    ax.set_ylim(low - pad, high + pad)
 
 
 def _mark_end(ax: Axes, seed: pd.Series, state: str, style: Style) -> None:

@@ -26,9 +26,10 @@ FOREST = (
     "margin inside which a difference counts as none (grey band)."
 )
 CURVES = (
-    "Mean over seeds with its 95 % t band; thin lines are single seeds; n is the number of runs. A mean ends where the "
-    "first of its runs ends."
+    "Mean over seeds with its 95 % t band, which may reach beyond the panel; thin lines are single seeds; n is the "
+    "number of runs. A mean ends where the first of its runs ends."
 )
+ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
 SAME = "Drawn in the same way."
 MEANING = {
     REPRODUCED: "the difference has the sign that the claim says, Holm-adjusted p < .05",
@@ -294,12 +295,12 @@ def _how(question: Question, stored: Stored, facts: Facts) -> list[str]:
     ]
     if facts.command:
         commands.append(f"{facts.command}      # one of the runs alone")
-    commits = sorted({commit for commit in stored.runs.commit if commit})
+    commits = sorted(
+        {re.sub(r"[0-9a-f]{40}", lambda found: found[0][:12], commit) for commit in stored.runs.commit} - {""}
+    )
     about = [f"- commit: {', '.join(commits) or 'not recorded'}"]
     about += [f"- {key}: {plain(', '.join(texts))}" for key, texts in facts.environment.items() if key != "commit"]
-    papers = list(dict.fromkeys(filter(None, [question.paper, *(claim.paper for claim in question.claims)])))
-    papers = [paper for paper in papers if paper == question.paper or "arXiv" in paper]
-    cited = [f"- {linked(plain(paper))}" for paper in papers]
+    cited = [f"- {linked(plain(paper))}" for paper in _papers(question)]
     cited.append(f"- this result: its name ({question.name}), the commit above and this repository")
     return [
         "## Commands and versions",
@@ -310,9 +311,19 @@ def _how(question: Question, stored: Stored, facts: Facts) -> list[str]:
     ]
 
 
+def _papers(question: Question) -> list[str]:
+    """The ablation's paper, and those of its claims that it does not name, each once."""
+    papers, known = [question.paper] if question.paper else [], set(ARXIV.findall(question.paper))
+    for claim in question.claims:
+        if new := set(ARXIV.findall(claim.paper)) - known:
+            papers += sorted(f"arXiv:{number}" for number in new)
+            known |= new
+    return papers
+
+
 def linked(text: str) -> str:
     """arXiv numbers as links."""
-    return re.sub(r"arXiv:(\d{4}\.\d{4,5})", r"[arXiv:\1](https://arxiv.org/abs/\1)", text)
+    return ARXIV.sub(r"[arXiv:\1](https://arxiv.org/abs/\1)", text)
 
 
 def plain(text: object) -> str:

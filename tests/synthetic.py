@@ -264,6 +264,8 @@ def write_folders(results: Path, ablation: str, cells: Iterable[Cell]) -> None:
                     "commit": "c0ffee1",
                     "versions": {"torch": "2.13.0", "mlflow": "3.17.2"},
                     "cpu": "Example CPU",
+                    "host": "my-desk",
+                    "process": 4242,
                 }
             )
         )

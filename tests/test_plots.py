@@ -95,6 +95,13 @@ def test_one_seed_is_a_line_without_band_and_the_legend_says_so(tmp_path):
     assert legend(figure) == ["a (n = 1, no interval)"]
 
 
+def test_a_band_of_two_seeds_does_not_flatten_the_curves_and_all_seeds_are_inside(tmp_path):
+    ax = curves(stored(tmp_path, flat([0.4, 0.5]))).axes[0]
+    low, high = ax.get_ylim()
+    assert low < 0.4 and high > 0.5 and high - low < 0.3
+    assert ax.collections[0].get_paths()[0].vertices[:, 1].max() == pytest.approx(stats.t_interval([0.4, 0.5]).high)
+
+
 def test_running_runs_are_marked_with_a_ring_and_counted(tmp_path):
     figure = curves(stored(tmp_path, flat([0.3, 0.5], ends=[10, 6], states=["complete", "running"])))
     assert marks(figure.axes[0], "o") == [(6, 0.5)]

@@ -99,8 +99,9 @@ def test_the_report_names_commands_versions_commit_and_paper(whole):
         assert part in text
 
 
-def test_the_report_holds_no_path_of_the_machine(whole):
+def test_the_report_holds_no_path_and_no_name_of_the_machine(whole):
     folder, text, _ = whole
+    assert "my-desk" not in text and "4242" not in text
     assert str(folder) not in text and "/somewhere" not in text and "/opt" not in text
     assert not re.search(r"(?<![\w.:/)])/(home|root|tmp|usr|work)\b", text)
 
@@ -204,7 +205,7 @@ def test_text_from_runs_cannot_break_the_page(tmp_path):
 def test_claims_about_arms_of_a_larger_budget_get_no_verdict_and_do_not_stop_the_report(tmp_path):
     far = CLAIM | {"compare": {"aggregate": ["sequence_mean", "token_mean"]}}
     text, printed = made(tmp_path, little(), CLAIM, far, budget="demo")
-    assert "Of 2 claims: 1 reproduced, 1 no verdict." in text and "no run has aggregate=token_mean" in text
+    assert "Of 2 claims: 1 reproduced, 1 no verdict." in text and "there are constant, sequence_mean.\n" in text
     assert "2  no verdict  –" in printed
 
 
@@ -214,6 +215,18 @@ def test_a_crossing_of_two_seeds_and_three_steps_still_gets_a_report(tmp_path):
         del cell.points["length/incorrect"]
     text, _ = made(tmp_path, cells, LENGTH_CLAIM, ACCURACY_CLAIM | {"window": [60, 60]}, budget="smoke")
     assert "Of 2 claims: 2 no verdict." in text
+
+
+def test_every_paper_is_cited_once(tmp_path):
+    given = [
+        CLAIM | {"paper": f"arXiv:{paper}"}
+        for paper in ("2503.20783, fig. 5", "2503.20783, app. C", "2503.14476 (DAPO)")
+    ]
+    text, _ = made(tmp_path, little(), *given, paper="Liu et al. 2025, arXiv:2503.20783")
+    assert text.split("## Citation")[1].strip().splitlines()[:2] == [
+        "- Liu et al. 2025, [arXiv:2503.20783](https://arxiv.org/abs/2503.20783)",
+        "- [arXiv:2503.14476](https://arxiv.org/abs/2503.14476)",
+    ]
 
 
 def test_an_ablation_without_claims_is_reported_without_verdict(tmp_path):
