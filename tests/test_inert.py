@@ -100,6 +100,10 @@ DIFFERENT: dict[str, tuple[dict, dict]] = {
         {"entropy": "constant", "aggregate_entropy": "constant"},
         {"entropy": "constant"},
     ),
+    "likewise of one that is 0 at the start": (
+        {"entropy": "adaptive", "aggregate_entropy": "constant"},
+        {"entropy": "adaptive"},
+    ),
     "two updates": ({"surrogate": "clip_higher"}, {}),
 }
 
