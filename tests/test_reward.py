@@ -217,14 +217,15 @@ def test_positive_and_negative_samples_have_one_expected_direction(p):
 
 
 @pytest.mark.parametrize("path", sorted((CONF / "reward").glob("*.yaml")), ids=lambda path: path.stem)
-def test_a_reward_option_is_one_entry_named_like_its_file_and_gives_one_number_per_answer(path):
+def test_every_part_of_a_reward_option_has_a_weight_and_gives_one_number_per_answer(path):
     config = OmegaConf.create({"rollout": {"max_new_tokens": 36}, "reward": OmegaConf.load(path)})
-    ((name, entry),) = instantiate(config.reward).items()
-    assert name == path.stem
-    assert isinstance(entry["weight"], float)
+    parts = instantiate(config.reward)
+    assert len(parts) > 1 or list(parts) == [path.stem]  # a single part has its file's name; several compose a paper's
     values = {"grades": GRADES, "texts": [""] * 6, "lengths": torch.arange(6), "truncated": TRUNCATED, "group": GROUP}
-    result = call(entry["part"], values | {"generator": generator()})
-    assert (result.shape, result.dtype) == ((6,), torch.float64)
+    for entry in parts.values():
+        assert isinstance(entry["weight"], float)
+        result = call(entry["part"], values | {"generator": generator()})
+        assert (result.shape, result.dtype) == ((6,), torch.float64)
 
 
 @pytest.mark.parametrize("path", sorted((CONF / "transform").glob("*.yaml")), ids=lambda path: path.stem)
