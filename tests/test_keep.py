@@ -73,4 +73,5 @@ def test_the_options_are_the_published_ones():
         "refill": (False, True, None),
         "between": (False, True, None),
         "no_positive_resampling": (True, False, 0.9),
+        "drop_and_retire": (False, False, 0.9),
     }
