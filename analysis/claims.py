@@ -244,15 +244,15 @@ def decide(row: Mapping) -> str:
     """The verdict of one claim from expect, margin, difference, low, high (95 %), p_holm and p_equal (two one-sided
     tests).
 
-    For greater and less: a Holm-adjusted p below .05 decides, reproduced or reversed by the sign; else null if the 90
-    % interval lies inside the margin, else underpowered. For equal the roles change: the 90 % interval inside the
-    margin reproduces the claim, and it is reversed only if the difference is significant and its 95 % interval lies
-    outside the margin altogether.
+    For greater and less: a Holm-adjusted p below .05 decides, reproduced or reversed by the sign; else null if the
+    90 % interval lies inside the margin, else underpowered. For equal the roles change: the 90 % interval inside the
+    margin reproduces the claim, whatever p says; else it is reversed if the Holm-adjusted p is below .05 and the mean
+    difference is larger than the margin, else underpowered.
     """
     significant, inside = row["p_holm"] < ALPHA, row["p_equal"] < ALPHA
     if row["expect"] == "equal":
-        outside = row["low"] >= row["margin"] or row["high"] <= -row["margin"]
-        return EQUAL if inside else REVERSED if significant and outside else UNDERPOWERED
+        large = abs(row["difference"]) > row["margin"]
+        return EQUAL if inside else REVERSED if significant and large else UNDERPOWERED
     if significant:
         return REPRODUCED if (row["difference"] > 0) == (row["expect"] == "greater") else REVERSED
     return NULL if inside else UNDERPOWERED
@@ -275,9 +275,11 @@ def unknown(stored: Stored, question: Question, claim: Claim) -> str:
 
 
 def arm_names(claim: Claim) -> tuple[str, str]:
-    """The two arms in words: the values alone if one knob is compared, else key=value."""
+    """The two arms in words: the values alone if one knob is compared, else key=value. None is never alone: a reader of
+    the table, pandas among them, takes it for a missing value."""
     x, y = ([(key, pair[side]) for key, pair in claim.compare.items()] for side in (0, 1))
-    return tuple(str(side[0][1]) if len(side) == 1 else " ".join(f"{key}={v}" for key, v in side) for side in (x, y))
+    alone = len(claim.compare) == 1 and "None" not in (*x[0], *y[0])
+    return tuple(str(side[0][1]) if alone else " ".join(f"{key}={v}" for key, v in side) for side in (x, y))
 
 
 def main_knob(question: Question, stored: Stored) -> str:
@@ -379,6 +381,8 @@ def _noted(row: Mapping) -> str:
         notes.append("the difference is exactly 0 in every pair")
     if row["verdict"] in (REPRODUCED, REVERSED) and row["expect"] != "equal" and row["p_equal"] < ALPHA:
         notes.append(f"significant, but smaller than the margin of {row['margin']:g}")
+    if row["verdict"] == UNDERPOWERED and row["p_holm"] < ALPHA:
+        notes.append("the arms differ significantly, but not surely by more or by less than the margin")
     if row["left_out"]:
         notes.append(f"runs not counted: {row['left_out']}; the difference is over the pairs that completed")
     if row["unbalanced"]:

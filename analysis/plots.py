@@ -126,6 +126,7 @@ def _panel(
     ends = rows.groupby("run", observed=True).step.max()
     rows = rows[rows.metric.eq(metric)]
     counts, ends_of_bands = {}, []
+    faint = min(0.5, max(0.2, 5 / max(1, rows.run.nunique())))  # many seeds must not hide the means
     for name, style in styles.items():
         own = runs.loc[runs[arm].astype(object).eq(name)].set_index("run")
         mine = rows[rows.run.isin(own.index.astype(object))]
@@ -148,7 +149,7 @@ def _panel(
                 seed,
                 color=style.colour,
                 linewidth=0.6,
-                alpha=0.45,
+                alpha=faint,
                 zorder=2,
                 rasterized=curves.size > MANY_POINTS,
             )

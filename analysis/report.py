@@ -81,7 +81,9 @@ def report(results: Path | str, name: str, allow_missing: bool = False) -> str:
     text = words.page(question, stored, verdicts, figures, skipped, facts, strangers, _counted(stored))
     (folder / "report.md").write_text(text, encoding="utf-8")
     summary(stored, question).to_csv(folder / "summary.csv", index=False, float_format="%.6g", lineterminator="\n")
-    verdicts.table.to_csv(folder / "claims.csv", index=False, float_format="%.6g", lineterminator="\n")
+    # pandas and others read the bare word "null" as a missing value
+    table = verdicts.table.replace({"verdict": {claims.NULL: "null result"}})
+    table.to_csv(folder / "claims.csv", index=False, float_format="%.6g", lineterminator="\n")
     paths = [folder / file for file in WRITTEN] + [folder / file for _, file in figures]
     return "\n".join([words.terminal(question, verdicts), "", *map(str, paths)])
 

@@ -34,9 +34,9 @@ SAME = "Drawn in the same way."
 MEANING = {
     REPRODUCED: "the difference has the sign that the claim says, Holm-adjusted p < .05",
     EQUAL: "the claim says equal, and the 90 % interval lies inside the margin",
-    REVERSED: "the difference has the other sign, Holm-adjusted p < .05 (claims of equality: it is outside the margin)",
+    REVERSED: "the difference has the other sign, Holm-adjusted p < .05 (of equality: also larger than the margin)",
     NULL: "not significant, and the 90 % interval lies inside the margin: no difference that matters",
-    UNDERPOWERED: "neither: these runs can neither show the difference nor rule it out",
+    UNDERPOWERED: "these runs can neither confirm the claim nor rule it out",
     NO_VERDICT: f"fewer than {FEWEST_SEEDS} paired seeds",
 }
 
@@ -59,7 +59,10 @@ def whole(v: float) -> str:
 
 
 def p_value(v: float, equals: str = "") -> str:
-    return "–" if math.isnan(v) else "< 0.001" if v < 0.001 else f"{equals}{v:.3f}"
+    """0.013, < 0.001, and more digits where three would hide on which side of .05 it is."""
+    if math.isnan(v):
+        return "–"
+    return "< 0.001" if v < 0.001 else f"{equals}{v:.{5 if abs(v - 0.05) < 0.0005 else 3}f}"
 
 
 def ends(low: float, high: float) -> str:

@@ -60,6 +60,7 @@ MIXED = [0.4, 0.45, 0.4, 0.42, 0.38]  # significant, and inside a margin of .5
         (CLEAR, "equal", "reversed"),
         (np.negative(CLEAR), "equal", "reversed"),
         (MIXED, "equal", "reproduced (equal)"),
+        ([0.4, 0.7, 0.8, 0.5, 0.6], "equal", "reversed"),
         ([0.3, 0.5, 0.6, 0.4, 0.5], "equal", "underpowered"),
         (CLEAR[:4], "greater", "no verdict"),
         (TINY[:4], "equal", "no verdict"),
@@ -77,6 +78,16 @@ def test_a_difference_without_margin_is_never_called_null(tmp_path):
 def test_a_significant_difference_inside_the_margin_is_reproduced_and_called_small(tmp_path):
     row = one(tmp_path, MIXED)
     assert row.verdict == "reproduced" and "smaller than the margin of 0.5" in row.note
+
+
+def test_arms_that_differ_but_perhaps_not_by_more_than_the_margin_are_undecided_and_said_to_differ(tmp_path):
+    row = one(tmp_path, [0.3, 0.5, 0.6, 0.4, 0.5], expect="equal")
+    assert row.verdict == "underpowered" and "the arms differ significantly" in row.note
+
+
+def test_an_arm_without_a_number_keeps_its_knob_in_its_name():
+    names = claims.arm_names(claims.claim(CLAIM | {"compare": {"beta": [None, 0.04]}}))
+    assert names == ("beta=None", "beta=0.04")
 
 
 def test_the_numbers_are_those_of_the_paired_differences(tmp_path):

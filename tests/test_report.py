@@ -271,6 +271,15 @@ def test_claims_csv_has_the_numbers_of_the_verdict(tmp_path):
     assert (row.low, row.high) == pytest.approx(stats.t_interval([2.0, 2.2, 1.9, 2.1, 2.3])[1:3], rel=1e-5)
 
 
+def test_a_null_is_not_read_back_from_the_csv_as_a_missing_value(tmp_path):
+    made(tmp_path, little((0.02, -0.03, 0.01, -0.02, 0.03)))
+    assert pd.read_csv(tmp_path / "x" / "claims.csv").verdict[0] == "null result"
+
+
+def test_a_p_value_at_the_threshold_shows_on_which_side_it_is():
+    assert [words.p_value(p) for p in (0.05045, 0.0499, 0.0126, 0.0004)] == ["0.05045", "0.04990", "0.013", "< 0.001"]
+
+
 def test_the_command_writes_where_the_environment_says_and_prints_the_verdict(results, capsys):
     write(results, "x", little())
     write_question(results, "x", [CLAIM])
