@@ -112,8 +112,13 @@ def test_every_number_that_can_change_a_weight_makes_another_base(monkeypatch, r
 def test_a_task_that_demonstrates_otherwise_makes_another_base(monkeypatch, results):
     monkeypatch.setattr(warmup, "_once", lambda folder, make: folder)
     before = warmup.base_policy(**settings(results))
-    monkeypatch.setattr(ChainSum, "demonstration", lambda self, problem, rng, style: "#0")
-    assert warmup.base_policy(**settings(results)) != before
+    demonstration = ChainSum.demonstration
+    for other in (
+        lambda self, problem, rng, style: demonstration(self, problem, rng, style) + "." * (style is not None),
+        lambda self, problem, rng, style: demonstration(self, problem, rng, style) + "." * (style is None),
+    ):
+        monkeypatch.setattr(ChainSum, "demonstration", other)
+        assert warmup.base_policy(**settings(results)) != before
 
 
 def test_a_second_demonstrator_costs_only_the_second_stage(results):
