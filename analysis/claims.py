@@ -246,13 +246,13 @@ def decide(row: Mapping) -> str:
 
     For greater and less: a Holm-adjusted p below .05 decides, reproduced or reversed by the sign; else null if the
     90 % interval lies inside the margin, else underpowered. For equal the roles change: the 90 % interval inside the
-    margin reproduces the claim, whatever p says; else it is reversed if the Holm-adjusted p is below .05 and the mean
-    difference is larger than the margin, else underpowered.
+    margin reproduces the claim, and it is reversed only if the difference is significant and its 95 % interval lies
+    outside the margin altogether: a mean beyond the margin does not yet say that the true difference is.
     """
     significant, inside = row["p_holm"] < ALPHA, row["p_equal"] < ALPHA
     if row["expect"] == "equal":
-        large = abs(row["difference"]) > row["margin"]
-        return EQUAL if inside else REVERSED if significant and large else UNDERPOWERED
+        outside = row["low"] >= row["margin"] or row["high"] <= -row["margin"]
+        return EQUAL if inside else REVERSED if significant and outside else UNDERPOWERED
     if significant:
         return REPRODUCED if (row["difference"] > 0) == (row["expect"] == "greater") else REVERSED
     return NULL if inside else UNDERPOWERED

@@ -34,7 +34,7 @@ SAME = "Drawn in the same way."
 MEANING = {
     REPRODUCED: "the difference has the sign that the claim says, Holm-adjusted p < .05",
     EQUAL: "the claim says equal, and the 90 % interval lies inside the margin",
-    REVERSED: "the difference has the other sign, Holm-adjusted p < .05 (of equality: also larger than the margin)",
+    REVERSED: "the difference has the other sign, Holm-adjusted p < .05 (of equality: outside the margin)",
     NULL: "not significant, and the 90 % interval lies inside the margin: no difference that matters",
     UNDERPOWERED: "these runs can neither confirm the claim nor rule it out",
     NO_VERDICT: f"fewer than {FEWEST_SEEDS} paired seeds",
