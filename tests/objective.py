@@ -59,8 +59,10 @@ def _yaml(folder: str, option: str) -> Any:
 
 
 def config(**choice: Any) -> dict[str, Any]:
-    """The resolved config of the defaults but for `choice`: room=option or options, or a top-level key with
-    its value."""
+    """The resolved config of the defaults but for `choice`: room=option or options, or a top-level key with its value.
+
+    To be read only: what stands in it is shared. `changed` makes another one.
+    """
     rooms = {room: option for room, option in DEFAULTS.items() if room in (*ROOMS, "reference")}
     rooms |= {room: option for room, option in choice.items() if room in (*ROOMS, "reference")}
     nodes = {}
@@ -68,7 +70,7 @@ def config(**choice: Any) -> dict[str, Any]:
         for each in [option] if isinstance(option, str) else option or []:  # reward=[correctness,format]
             nodes[room] = nodes.get(room, {}) | _yaml(folder_of(room), each)
     others = {key: value for key, value in choice.items() if key not in rooms}
-    return copy.deepcopy({**BASE, "aggregate_kl": None, "aggregate_entropy": None, **nodes, **others})
+    return {**BASE, "aggregate_kl": None, "aggregate_entropy": None, **nodes, **others}
 
 
 def changed(cfg: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
