@@ -90,16 +90,16 @@ def build(cfg: dict[str, Any]) -> grpo.Knobs:
     return grpo.Knobs(**{room: _built(json.dumps(node)) for room, node in chosen.items()})
 
 
-def _built(node: str):
-    made = _cached(node)
-    return _fresh(node) if hasattr(made, "state_dict") else made
+def _built(node: str) -> Any:
+    made = _instantiated(node)
+    if not hasattr(made, "state_dict"):
+        return made
+    return type(made)(**{name: value for name, value in json.loads(node).items() if not name.startswith("_")})
 
 
-def _fresh(node: str):
+@functools.cache
+def _instantiated(node: str) -> Any:
     return _bare(instantiate(json.loads(node), _convert_="all"))
-
-
-_cached = functools.cache(_fresh)
 
 
 def _bare(made: Any) -> Any:
@@ -150,6 +150,11 @@ def random_batch(seed: int = 0, width: int = WIDTH, gap: float | None = None) ->
 
     gap: size of every log-ratio instead, in nats, of both signs in every row.
     """
+    return dict(_random_batch(seed, width, gap))
+
+
+@functools.cache
+def _random_batch(seed: int, width: int, gap: float | None) -> dict:
     generator = torch.Generator().manual_seed(seed)
     group, correct, chain, form, offered, lengths, truncated = map(list, zip(*ANSWERS, strict=True))
     lengths = torch.tensor(lengths)
