@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from composing import composed
 from hydra.errors import HydraException
-from objective import OPTIONS, config
+from objective import ROOMS, config, options_of
 from omegaconf import OmegaConf
 
 from ablations import build
@@ -21,9 +21,14 @@ LISTED = [str(key) for entry in OmegaConf.load(build.CONF / "config.yaml").defau
 WITH = {"placement=none": ["beta=0"], "reference=synchronised": ["beta=0.1"], "reference=deepseek_r1": ["beta=0.1"]}
 
 
-@pytest.mark.parametrize(("room", "option"), OPTIONS)
-def test_an_option_binds_settings_that_its_function_has_and_asks_for_what_the_room_offers(room, option):
-    assert getattr(build.knobs(OmegaConf.create(config(**{room: option}))), room) is not None
+MOST = max(len(options_of(room)) for room in ROOMS)
+
+
+@pytest.mark.parametrize("place", range(MOST))
+def test_an_option_binds_settings_that_its_function_has_and_asks_for_what_the_room_offers(place):
+    """The first option of every room at once, then the second of every room ...; an error names the room."""
+    choice = {room: options_of(room)[place % len(options_of(room))] for room in ROOMS}
+    assert set(build.knobs(OmegaConf.create(config(**choice)))._fields) == set(ROOMS)
 
 
 @pytest.mark.slow
