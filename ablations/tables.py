@@ -24,7 +24,8 @@ from ablations.build import CONF, PACKAGE, register_resolvers
 
 README = PACKAGE.parent / "README.md"
 ROOMS = (*[room for room in grpo.Knobs._fields if room not in ("aggregate_kl", "aggregate_entropy")], "reference")
-OTHERS = ("optimizer", "schedule", "clipping", "task", "model", "base", "budget")  # no choice of the objective
+# Groups that are no choice of the objective.
+OTHERS = ("optimizer", "schedule", "clipping", "task", "model", "model/architecture", "base", "budget")
 NUMBERS = ("scale", "whiten", "surrogate", "entropy")  # rooms whose settings tell two presets apart
 TECHNICAL = {"subtract_mean", "divide", "token_clamp", "coefficient", "low", "high"}  # but not these
 DASH = "–"

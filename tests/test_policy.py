@@ -4,11 +4,9 @@ import copy
 import inspect
 import math
 import random
-from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from transformers import (
     AutoTokenizer,
     GPT2Config,
@@ -26,7 +24,6 @@ from ablations.policy.sample import _draw, distribution, generate, mask_of
 from ablations.policy.tokenizer import characters
 from ablations.tasks.chain_sum import ALPHABET, END, PAD, UNKNOWN, ChainSum
 
-CONF = Path(__file__).parents[1] / "conf"
 SIZES = dict(hidden=32, layers=2, heads=4, key_value_heads=4, feed_forward=48, rope_theta=1000.0, norm_eps=1e-6)
 SIZES |= dict(initial_std=0.3, max_positions=64)  # a wide initialisation: distributions far from uniform
 PROMPTS = ["7a5=", "1a2b3c4d5e6=", "7a5=", "9a9b9="]  # unequal lengths, one of them twice
@@ -398,12 +395,3 @@ def test_a_mask_with_a_hole_is_refused():
     holed = torch.tensor([[True, False, True]])
     with pytest.raises(ValueError, match="hole"):
         p.token_logp(prompt_ids, prompt_mask, torch.ones(1, 3).long(), holed, temperature=1.0)
-
-
-def test_the_default_model_has_85056_parameters():
-    settings = yaml.safe_load((CONF / "model" / "tiny.yaml").read_text())
-    sizes = {key: value for key, value in settings.items() if not key.startswith("_")}
-    p = scratch(ALPHABET, end=END, pad=PAD, unknown=UNKNOWN, generator=generator(), **sizes)
-    assert sum(parameter.numel() for parameter in p.parameters()) == 85056
-    longest = max(len(x.prompt) for x in ChainSum((5,), 7, 36).draw(9, random.Random(0), "train")) + 36
-    assert longest <= sizes["max_positions"]
