@@ -1,13 +1,9 @@
-"""The MLflow store -> one tidy frame of metric points and one table of runs.
+"""Stored runs -> one tidy frame of metric points and one table of runs, wherever they are stored.
 
-Read with read-only SQL: the client needs one request per run and metric (about 12 times slower on 50 runs), stops at
-1,000 runs unless it is paged, and its search returns last values only. Nothing is cut here, and no run is left out
-because of how it ended.
+No run is left out because of how it ended, no point is cut, and what was logged twice is settled by one rule.
 """
 
 import re
-import sqlite3
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -15,23 +11,17 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from analysis import journals, kept, server, store
+from analysis.raw import Absent, Raw
+
+__all__ = ["Absent", "Stored", "export", "in_order", "load", "value", "within"]
+
 POINT = ["step", "metric", "value"]
 RUN = ["run", "ablation", "arm"]
-ABOUT = ["hash", "state", "reason", "folder", "commit", "commit_date", "infinite"]
+ABOUT = ["hash", "state", "reason", "folder", "commit", "commit_date", "infinite", "started"]
 STATES = ("complete", "running", "failed", "diverged")
 UNSET = "unset"  # the value of a knob that this run did not set but another run did
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?inf")
-FROM_MLFLOW = {
-    "FINISHED": "complete",
-    "RUNNING": "running",
-    "SCHEDULED": "running",
-    "FAILED": "failed",
-    "KILLED": "failed",
-}
-
-
-class Absent(LookupError):
-    """What was asked for is not in the store; the message says what is."""
 
 
 class Stored(NamedTuple):
@@ -39,7 +29,7 @@ class Stored(NamedTuple):
 
     rows: one row per (run, step, metric), columns run, ablation, arm, <knobs>, seed, base, step, metric, value.
     runs: one row per run, columns run, ablation, arm, <knobs>, seed, base, hash, state, reason, folder, commit,
-    commit_date, infinite (which metrics were infinite, as the store cannot hold that).
+    commit_date, infinite (which metrics were infinite, as the store cannot hold that), started (UTC, ISO 8601).
     knobs: the swept keys besides seed and base, which are columns of both.
     superseded: earlier attempts at a run that the store also holds (the same hash); their points are not in rows.
     """
@@ -50,33 +40,84 @@ class Stored(NamedTuple):
     superseded: pd.DataFrame
 
 
-def load(results: Path | str, ablation: str) -> Stored:
-    """Read an ablation from results/mlflow.db.
+def load(source: Path | str, ablation: str) -> Stored:
+    """Read an ablation from wherever it is.
+
+    source: a results folder, a SQLite store of MLflow (a file, or sqlite:///PATH), or the URI of a tracking server
+    (http://host:5000). In a results folder the first of these that has the ablation: mlflow.db, the journals in
+    <ablation>/runs, the tables in <ablation>/data that a report keeps beside it.
 
     Every text column is an ordered category, so that arms and knob values keep their order in tables and figures ("16"
     after "2") and a None arm (stored as the word "None") does not vanish in a groupby. When a step was logged twice, as
-    happens when a run is resumed, the later point wins. NaN stays NaN; MLflow's stand-in for infinity becomes infinity
-    again.
+    happens when a run is resumed, the later point wins; of two attempts at a run (the same hash) the complete one, else
+    the later. NaN stays NaN; MLflow's stand-in for infinity becomes infinity again.
 
     Raises FileNotFoundError without a store, Absent for an ablation that is not in it.
     """
-    store = Path(results).resolve() / "mlflow.db"
-    if not store.is_file():
-        raise FileNotFoundError(
-            f"There is no MLflow store at {store}. Make one with `ablate ablation={ablation}`, or set "
-            "ABLATIONS_RESULTS to the results folder that has it."
-        )
-    connection = sqlite3.connect(f"{store.as_uri()}?mode=ro", uri=True, timeout=60)
-    try:
-        found, knobs = _runs(connection, ablation)
-        runs = _settled(found)
-        superseded = found.drop(runs.index).drop(columns="start")
-        columns = [*RUN, *knobs, "seed", "base"]
-        runs = _ordered(runs, knobs)
-        rows = _rows(connection, runs, columns)
-    finally:
-        connection.close()
+    text = str(source)
+    if "://" in text and not text.startswith("sqlite"):
+        return _tidy(server.read(text, ablation), ablation)
+    path = Path(text.removeprefix("sqlite:///")).resolve()
+    if path.is_file():
+        return _from_store(path, ablation)
+    if (path / "mlflow.db").is_file() and _has(path / "mlflow.db", ablation):
+        return _from_store(path / "mlflow.db", ablation)
+    if journals.there(path, ablation):
+        return _tidy(journals.read(path, ablation), ablation)
+    if kept.there(path / ablation):
+        return _tidy(kept.read(path / ablation), ablation)
+    if (path / "mlflow.db").is_file():
+        return _from_store(path / "mlflow.db", ablation)  # which says what it has
+    raise FileNotFoundError(
+        f"There is no MLflow store, no journal and no kept table of {ablation} in {path}. Make them with "
+        f"`ablate ablation={ablation}`, or set ABLATIONS_RESULTS to the results folder that has them."
+    )
+
+
+def _has(path: Path, ablation: str) -> bool:
+    with store.opened(path) as connection:
+        return ablation in store.ablations(connection)
+
+
+def _from_store(path: Path, ablation: str) -> Stored:
+    with store.opened(path) as connection:
+        return _tidy(store.read(connection, ablation), ablation)
+
+
+def _tidy(raw: Raw, ablation: str) -> Stored:
+    found, knobs = _runs(raw, ablation)
+    runs = _settled(found)
+    superseded = found.drop(runs.index).drop(columns=["start", "id"])
+    columns = [*RUN, *knobs, "seed", "base"]
+    runs = _ordered(runs, knobs)
+    rows = _rows(raw, runs, columns)
     return Stored(rows, runs[[*columns, *ABOUT]], knobs, superseded.reset_index(drop=True))
+
+
+def export(stored: Stored, folder: Path | str, *, wide: bool = False) -> list[Path]:
+    """Write the tidy frame and the run table as parquet and as CSV -> paths: points.parquet, points.csv, runs.parquet,
+    runs.csv.
+
+    wide: one column per metric instead of one row per point. Categories become texts in the CSV files; floats keep all
+    their digits.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    points = stored.rows
+    if wide:
+        keys = [column for column in points.columns if column not in ("metric", "value")]
+        points = points.pivot(index=keys, columns="metric", values="value").reset_index()
+        points.columns = [str(column) for column in points.columns]
+    paths = []
+    for name, frame in (("points", points), ("runs", stored.runs)):
+        plain = frame.copy()
+        for column in plain.select_dtypes("category"):
+            if plain[column].cat.categories.dtype == object:  # parquet has no categories of mixed types
+                plain[column] = plain[column].astype(str).astype("category")
+        plain.to_parquet(folder / f"{name}.parquet", index=False)
+        frame.to_csv(folder / f"{name}.csv", index=False, lineterminator="\n")
+        paths += [folder / f"{name}.parquet", folder / f"{name}.csv"]
+    return paths
 
 
 def within(stored: Stored, hashes: Iterable[str]) -> tuple[Stored, int]:
@@ -118,56 +159,36 @@ def in_order(values: Iterable[int | float | str]) -> list:
     return sorted(dict.fromkeys(values), key=key)
 
 
-def _runs(connection: sqlite3.Connection, ablation: str) -> tuple[pd.DataFrame, list[str]]:
-    """All child runs of the experiment, typed, and the swept keys besides seed and base in alphabetical order."""
-    named = "SELECT DISTINCT e.name FROM experiments e JOIN runs r USING (experiment_id) ORDER BY e.name"
-    names = [name for (name,) in connection.execute(named)]
-    if ablation not in names:
-        raise Absent(
-            f"The store has no ablation {ablation!r}; it has {', '.join(names) or 'none'}. "
-            f"Run it with `ablate ablation={ablation}`."
-        )
-    inside = (
-        "FROM runs r JOIN experiments e USING (experiment_id) {} WHERE e.name = ? AND r.lifecycle_stage = 'active' "
-        "AND EXISTS (SELECT 1 FROM tags k WHERE k.run_uuid = r.run_uuid AND k.key = 'kind' AND k.value = 'run')"
-    )
-    runs = {
-        uuid: {"uuid": uuid, "run": name, "start": start, "state": FROM_MLFLOW.get(status, status)}
-        for uuid, name, start, status in connection.execute(
-            "SELECT r.run_uuid, r.name, r.start_time, r.status " + inside.format(""), (ablation,)
-        )
-    }
-    params: dict[str, dict[str, str]] = {uuid: {} for uuid in runs}
-    for uuid, key, text in connection.execute(
-        "SELECT r.run_uuid, p.key, p.value " + inside.format("JOIN params p USING (run_uuid)"), (ablation,)
-    ):
-        params[uuid][key] = text
-    for uuid, key, text in connection.execute(
-        "SELECT r.run_uuid, t.key, t.value " + inside.format("JOIN tags t USING (run_uuid)"), (ablation,)
-    ):
-        if key in (*ABOUT, "ablation", "arm", "seed", "base") and text != "":
-            runs[uuid][key] = text
-    swept = sorted({key for given in params.values() for key in given} - {"seed", "base", "hash"})
+def _runs(raw: Raw, ablation: str) -> tuple[pd.DataFrame, list[str]]:
+    """All runs, typed, and the swept keys besides seed and base in alphabetical order."""
+    swept = sorted({key for run in raw.runs for key in run["params"]} - {"seed", "base", "hash"})
     if clash := set(swept) & {*RUN, *ABOUT, *POINT}:
         raise ValueError(
             f"The swept keys {sorted(clash)} have the names of columns of the tidy frame; give those keys another name."
         )
     table = []
-    for uuid, run in runs.items():
-        given = params[uuid]
+    for run in raw.runs:
+        given = run["params"]
+        tags = {k: text for k, text in run["tags"].items() if k in (*ABOUT, "arm", "seed", "base") and text != ""}
+        started = pd.Timestamp(run["start"], unit="ms").isoformat(timespec="seconds") if run["start"] else ""
         table.append(
             {
                 **dict.fromkeys(ABOUT, ""),
+                "id": run["id"],
+                "run": run["run"],
+                "start": run["start"],
+                "state": run["state"],
                 "ablation": ablation,
-                "hash": given.get("hash", uuid),
-                **run,
-                "seed": value(run.get("seed", given.get("seed", UNSET))),
-                "base": value(run.get("base", given.get("base", UNSET))),
+                "hash": given.get("hash", run["id"]),
+                "started": started,
+                **tags,
+                "seed": value(tags.get("seed", given.get("seed", UNSET))),
+                "base": value(tags.get("base", given.get("base", UNSET))),
                 **{key: value(given.get(key, UNSET)) for key in swept},
-                "arm": run.get("arm") or " ".join(f"{key}={given.get(key, UNSET)}" for key in swept) or "default",
+                "arm": tags.get("arm") or " ".join(f"{key}={given.get(key, UNSET)}" for key in swept) or "default",
             }
         )
-    columns = ["uuid", "start", *RUN, *swept, "seed", "base", *ABOUT]
+    columns = ["id", "start", *RUN, *swept, "seed", "base", *ABOUT]
     return pd.DataFrame(table, columns=columns), swept
 
 
@@ -188,35 +209,17 @@ def _ordered(runs: pd.DataFrame, knobs: list[str]) -> pd.DataFrame:
     return runs
 
 
-def _rows(connection: sqlite3.Connection, runs: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
+def _rows(raw: Raw, runs: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
     """The points of these runs, sorted by run, metric and step."""
-    names: dict[str, int] = {}
-    pieces = []
-    for place, uuid in enumerate(runs.uuid):
-        points = connection.execute(
-            "SELECT key, step, CASE WHEN is_nan THEN NULL ELSE value END FROM metrics WHERE run_uuid = ? "
-            "ORDER BY timestamp, rowid",
-            (uuid,),
-        ).fetchall()
-        if not points:
-            continue
-        keys, steps, values = zip(*points, strict=True)
-        codes = np.array([names.setdefault(key, len(names)) for key in keys])
-        steps, values = np.array(steps, dtype=np.int64), np.array(values, dtype=float)
-        order = np.lexsort((np.arange(len(codes)), steps, codes))  # the time of logging decides between equal steps
-        last = np.append((np.diff(codes[order]) != 0) | (np.diff(steps[order]) != 0), True)
-        keep = order[last]
-        pieces.append((np.full(len(keep), place), steps[keep], codes[keep], values[keep]))
-    place, step, metric, number = (
-        (np.concatenate(part) for part in zip(*pieces, strict=True))
-        if pieces
-        else (np.empty(0, int), np.empty(0, np.int64), np.empty(0, int), np.empty(0))
-    )
-    number[number >= sys.float_info.max], number[number <= -sys.float_info.max] = np.inf, -np.inf
-    alphabet = sorted(names)
-    renamed = np.array([alphabet.index(name) for name in names], dtype=int)  # first-seen code -> alphabetical code
-    rows = runs.loc[place, columns].reset_index(drop=True)
-    rows["step"] = step
-    rows["metric"] = pd.Categorical.from_codes(renamed[metric], categories=alphabet)
-    rows["value"] = number
-    return rows.iloc[np.lexsort((step, renamed[metric], place))].reset_index(drop=True)
+    pieces = [raw.points(run) for run in runs.id]
+    alphabet = sorted({name for piece in pieces for name in piece.metrics})
+    place = {name: number for number, name in enumerate(alphabet)}
+    number_of_points = np.array([len(piece.steps) for piece in pieces], dtype=np.int64)
+    metric = [np.repeat([place[name] for name in piece.metrics], piece.counts) for piece in pieces]
+    which = np.repeat(np.arange(len(pieces), dtype=np.int32), number_of_points)
+    rows = runs[columns].take(which).reset_index(drop=True)
+    rows["step"] = np.concatenate([np.empty(0, np.int64), *(piece.steps for piece in pieces)])
+    codes = np.concatenate([np.empty(0, np.int64), *metric]).astype(np.int32)
+    rows["metric"] = pd.Categorical.from_codes(codes, categories=alphabet)
+    rows["value"] = np.concatenate([np.empty(0), *(piece.values for piece in pieces)])
+    return rows

@@ -272,6 +272,22 @@ def write_folders(results: Path, ablation: str, cells: Iterable[Cell]) -> None:
         folder.joinpath("status.json").write_text(json.dumps({"state": cell.state, "reason": cell.reason}))
 
 
+def write_journals(results: Path, ablation: str, cells: Iterable[Cell]) -> None:
+    """The run folders' journals and what they say of themselves, as a run without a store leaves them."""
+    cells = list(cells)
+    write_folders(results, ablation, cells)
+    for cell in cells:
+        folder = results / ablation / "runs" / f"{cell.slug}-{cell.id}"
+        about = {"experiment": ablation, "hash": cell.id, "params": cell.params(), "tags": cell.tags(ablation)}
+        folder.joinpath("mlflow.json").write_text(json.dumps(about))
+        lines: dict[str, dict[int, dict]] = {"journal.jsonl": {}, "timing.jsonl": {}}
+        for metric, step, value in cell.series():
+            file = "timing.jsonl" if metric.startswith("seconds/") else "journal.jsonl"
+            lines[file].setdefault(step, {"step": step})[metric] = value
+        for file, by_step in lines.items():
+            folder.joinpath(file).write_text("".join(json.dumps(by_step[step]) + "\n" for step in sorted(by_step)))
+
+
 LENGTH_CLAIM = {
     "says": "sequence_mean leaves incorrect answers longer than a constant normaliser (arXiv:2503.20783, fig. 5)",
     "metric": "length/incorrect",
