@@ -51,10 +51,10 @@ def standard_error(samples: Sequence[int], correct: Sequence[int], k: int) -> fl
 def gain(trained: Sequence[pd.DataFrame], base: pd.DataFrame, k: int, level: float = 0.95) -> Interval:
     """Mean over seeds of pass@k minus the base's, with a t interval that holds the base's own error.
 
-    trained: one counted table per seed, base: the counted table of the base policy they all start from; columns problem,
-    samples, correct. se^2 = (spread over seeds)^2 / seeds + (error of the base)^2, where the base's error is that of its
-    answers to these problems (the problems are shared, and their difficulty cancels); degrees of freedom after
-    Satterthwaite. n counts seeds.
+    trained: one counted table per seed, base: the counted table of the base policy they all start from; columns
+    problem, samples, correct. se^2 = (spread over seeds)^2 / seeds + (error of the base)^2, where the base's error is
+    that of its answers to these problems (the problems are shared, and their difficulty cancels); degrees of freedom
+    after Satterthwaite. n counts seeds.
     """
     means = np.array([_mean(_same_problems(table, base), k) for table in trained])
     difference = float(means.mean() - _mean(base, k)) if len(means) else math.nan
