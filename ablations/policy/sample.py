@@ -54,7 +54,7 @@ def distribution(logits: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
 
     A token of probability 0 adds nothing to H and no NaN to its gradient.
     """
-    logp = torch.log_softmax(logits / temperature, -1)
+    logp = torch.log_softmax(logits if temperature == 1 else logits / temperature, -1)
     # exp(-1e4) is 0 in every precision, and 1e4 times a gradient is a number; the least float times 2 would not be
     return logp, -(logp.exp() * logp.clamp_min(-1e4)).sum(-1)
 
@@ -122,6 +122,6 @@ def _draw(logp: Tensor, uniform: Tensor) -> Tensor:
 
     Strictly passes: a token of probability 0 is never drawn.
     """
-    cumulative = logp.double().exp().cumsum(-1)
+    cumulative = logp.exp().cumsum(-1, dtype=torch.float64)
     target = uniform[:, None] * cumulative[:, -1:]
     return torch.searchsorted(cumulative, target, right=True)[:, 0].clamp_max(logp.shape[1] - 1)

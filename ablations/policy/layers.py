@@ -1,0 +1,157 @@
+"""One decoder layer of the Llama make on a transformers module's own parameters, for packed tokens: RMSNorm, rotary
+positions, grouped-query attention and a gated MLP.
+
+The arithmetic is transformers' own, so the numbers agree with its forward to rounding; what differs is that fewer and
+larger operations do it.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import embedding, linear, pad, rms_norm, scaled_dot_product_attention
+from transformers import PreTrainedModel
+
+from ablations.policy.packing import Block, Packing
+
+
+class Layer(NamedTuple):
+    """One decoder layer as plain tensors (weight, bias). Parallel products are joined: one call computes queries, keys
+    and values, one gate and up. The two numbers of every rotated pair stand next to each other in queries and keys,
+    which leaves their products as they are. heads counts the key and value heads, size is that of a head."""
+
+    before_attention: nn.Module
+    qkv: tuple[Tensor, Tensor | None]
+    gains: tuple[Tensor, Tensor] | None  # of the norms on queries and keys, where the family has them
+    out: tuple[Tensor, Tensor | None]
+    before_mlp: nn.Module
+    gate_up: tuple[Tensor, Tensor | None]
+    down: tuple[Tensor, Tensor | None]
+    act: Callable[[Tensor], Tensor]
+    eps: float
+    heads: int
+    size: int
+
+
+def layers_of(model: PreTrainedModel) -> list[Layer]:
+    """The layers, from the current parameters; gradients flow back to them."""
+    layers = []
+    for layer in model.model.layers:
+        a, m = layer.self_attn, layer.mlp
+        normed = hasattr(a, "q_norm")
+        gains = tuple(_pairs(n.weight, a.head_dim) for n in (a.q_norm, a.k_norm)) if normed else None
+        layers.append(
+            Layer(
+                before_attention=layer.input_layernorm,
+                qkv=_join(*(_part(p, a.head_dim) for p in (a.q_proj, a.k_proj)), _part(a.v_proj)),
+                gains=gains,
+                out=_part(a.o_proj),
+                before_mlp=layer.post_attention_layernorm,
+                gate_up=_join(_part(m.gate_proj), _part(m.up_proj)),
+                down=_part(m.down_proj),
+                act=m.act_fn,
+                eps=a.q_norm.variance_epsilon if normed else 0.0,
+                heads=a.k_proj.out_features // a.head_dim,
+                size=a.head_dim,
+            )
+        )
+    return layers
+
+
+def _part(layer: nn.Linear, size: int | None = None) -> tuple[Tensor, Tensor | None]:
+    weight, bias = layer.weight, layer.bias
+    return (weight, bias) if size is None else (_pairs(weight, size), None if bias is None else _pairs(bias, size))
+
+
+def _pairs(rows: Tensor, size: int) -> Tensor:
+    """Rows (H * h, ...) reordered within each head so that i and i + h / 2, which rotate together, are neighbours."""
+    return rows.unflatten(0, (-1, 2, size // 2)).transpose(1, 2).flatten(0, 2)
+
+
+def _join(*parts: tuple[Tensor, Tensor | None]) -> tuple[Tensor, Tensor | None]:
+    weights, biases = zip(*parts, strict=True)
+    return torch.cat(weights), None if biases[0] is None else torch.cat(biases)
+
+
+def packed_hidden(model: PreTrainedModel, layers: list[Layer], packing: Packing, attend: Callable) -> Tensor:
+    """The last layer's output (M, d) for the packed tokens, before the final norm."""
+    x = model.model.embed_tokens(packing.tokens)
+    turns = rotary(model, packing.positions, x)
+    for i, layer in enumerate(layers):
+        x = run_layer(layer, x, turns, lambda q, k, v, i=i: attend(i, q, k, v))
+    return x
+
+
+def rotary(model: PreTrainedModel, positions: Tensor, like: Tensor) -> Tensor:
+    """cos + i sin (M, 1, h / 2) of the angles at positions (M,), one for each pair."""
+    like = like if like.dtype == torch.float64 else like.float()  # there are no complex numbers of 16 bits
+    cos, sin = (part[0, :, None, : part.shape[-1] // 2] for part in model.model.rotary_emb(like, positions[None]))
+    return torch.complex(cos, sin)
+
+
+def rotated(x: Tensor, turns: Tensor) -> Tensor:
+    """x (M, H, h), pairs adjacent, turned by `turns` (M, 1, h / 2): one complex product, a third of the price of
+    x * cos + rotate_half(x) * sin."""
+    full = x if turns.dtype == torch.complex128 else x.float()
+    pairs = torch.view_as_complex(full.unflatten(-1, (-1, 2)))
+    return torch.view_as_real(pairs * turns).flatten(-2).to(x.dtype)
+
+
+def run_layer(layer: Layer, x: Tensor, turns: Tensor, attend: Callable) -> Tensor:
+    """One decoder layer on tokens x (M, d), of head size h. Tokens mix only in attend(q (M, H, h), k and v (M, KV, h)),
+    which returns (M, H * h)."""
+    kv = layer.heads
+    qkv = linear(norm(layer.before_attention, x), *layer.qkv).view(len(x), -1, layer.size)
+    qk, v = qkv[:, :-kv], qkv[:, -kv:]
+    if layer.gains is not None:
+        gain = torch.cat([g.expand(n, -1) for g, n in zip(layer.gains, (qk.shape[1] - kv, kv), strict=True)])
+        qk = _unit(qk, layer.eps) * gain
+    qk = rotated(qk, turns)
+    x = plus(x, attend(qk[:, :-kv], qk[:, -kv:], v), *layer.out)
+    gate, up = linear(norm(layer.before_mlp, x), *layer.gate_up).chunk(2, -1)
+    return plus(x, layer.act(gate) * up, *layer.down)
+
+
+def plus(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x + linear(y): the product adds to the residual stream as it is computed."""
+    total = torch.addmm(x.to(y.dtype), y, weight.t())
+    return total if bias is None else total + bias
+
+
+def norm(module: nn.Module, x: Tensor) -> Tensor:
+    """RMSNorm. transformers normalises in float32 whatever the model's type, and only its module rounds so; in float32
+    the fused function is the same thing at half the price."""
+    if x.dtype == torch.float32:
+        return rms_norm(x, module.weight.shape, module.weight, module.variance_epsilon)
+    return module(x)
+
+
+def _unit(x: Tensor, eps: float) -> Tensor:
+    full = x.float()
+    return (full * torch.rsqrt(full.pow(2).mean(-1, keepdim=True) + eps)).to(x.dtype)
+
+
+def attend_to(blocks: list[Block]) -> Callable:
+    """Attention of packed tokens, rectangle by rectangle."""
+    biases: list[Tensor] = []
+
+    def attend(_: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        heads, kv, size = q.shape[1], k.shape[1], q.shape[2]
+        if not biases:
+            zero = torch.zeros((), dtype=q.dtype, device=q.device)
+            biases.extend(torch.where(block.allowed, zero, -torch.inf) for block in blocks)
+        # `embedding` gathers rows with a far faster gradient on CPU than indexing; the added last row is what padding
+        # reads.
+        queries = pad(q.flatten(1), (0, 0, 0, 1))
+        pairs = pad(torch.cat((k, v), 1).flatten(1), (0, 0, 0, 1))
+        outputs = []
+        for block, bias in zip(blocks, biases, strict=True):
+            query = embedding(block.queries, queries).unflatten(-1, (heads, size)).transpose(1, 2)
+            pair = embedding(block.keys, pairs).unflatten(-1, (2 * kv, size)).transpose(1, 2)
+            key, value = pair[:, :kv], pair[:, kv:]
+            mixed = scaled_dot_product_attention(query, key, value, attn_mask=bias, enable_gqa=heads != kv)
+            outputs.append(embedding(block.real, mixed.transpose(1, 2).flatten(2).flatten(0, 1)))
+        return torch.cat(outputs)
+
+    return attend
