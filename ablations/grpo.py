@@ -180,6 +180,47 @@ def _sum(weight: Tensor, term: Tensor) -> Tensor:
     return torch.where(weight != 0, weight * term, 0.0).sum()
 
 
+def teaching(batch: Mapping[str, Any], knobs: Knobs, weight: Weights, beta: float) -> Tensor:
+    """Rows (N,) bool with a token whose term in the loss can be other than 0; no other row needs a forward pass.
+
+    A group whose rewards agree has no advantage, and then nothing to teach, if the surrogate is the advantage times
+    something (see `ablations.knobs.surrogate.in_proportion`) and neither a KL nor an entropy bonus is in the loss. The
+    weights keep counting the row.
+    """
+    policy = weight.policy != 0
+    if getattr(getattr(knobs.surrogate, "func", knobs.surrogate), "in_proportion", False):
+        policy = policy & (batch["advantages"] != 0)
+    rows = policy.any(1)
+    if beta and knobs.placement.in_loss:
+        rows = rows | (weight.kl != 0).any(1)
+    if knobs.entropy.coefficient:
+        rows = rows | (weight.entropy != 0).any(1)
+    return rows
+
+
+def micro_batches(batch: Mapping[str, Any], rows: Tensor, tokens: int) -> list[Tensor]:
+    """Consecutive parts of `rows` (n,), indices into the batch, of about equal cost: at most `tokens` tokens, or one
+    answer.
+
+    A prompt counts once for adjacent answers of one group, as they share it in the forward pass.
+    """
+    if not len(rows):
+        return []
+    group, prompts = batch["group"][rows], batch["prompt_mask"][rows].sum(1)
+    first = torch.cat((torch.ones_like(group[:1], dtype=torch.bool), group[1:] != group[:-1]))
+    answers = batch["mask"][rows].sum(1).tolist()
+    cost = [(p if new else 0, p, a) for p, new, a in zip(prompts.tolist(), first.tolist(), answers, strict=True)]
+    total = sum(shared + answer for shared, _, answer in cost)
+    room = min(tokens, -(-total // max(1, -(-total // tokens))))
+    sizes, filled = [0], 0
+    for shared, alone, answer in cost:
+        if sizes[-1] and filled + shared + answer > room:
+            sizes, filled, shared = [*sizes, 0], 0, alone
+        sizes[-1] += 1
+        filled += shared + answer
+    return list(rows.split(sizes))
+
+
 # --- the loop
 # ---------------------------------------------------------------------------------------------------------------------
 
@@ -194,7 +235,7 @@ def train(
     temperature: float,
     epochs: int,
     minibatches: int,
-    micro_batch_rows: int,
+    tokens_per_micro_batch: int,
     clip: Callable,
     recompute_logp: bool,
     evaluate_every: int,
@@ -218,10 +259,11 @@ def train(
         rollout = collect(state)
         row |= rollout.metrics
         started = time.perf_counter()
-        batch = prepare(rollout, state, beta, temperature, recompute_logp, _due(state.step, measure_kl_every))
+        measure_kl = _due(state.step, measure_kl_every)
+        batch = prepare(rollout, state, beta, temperature, recompute_logp, measure_kl, tokens_per_micro_batch)
         row |= measure.batch_metrics(batch)
         knobs.entropy.update(row["entropy/mean"])
-        row |= update(batch, state, beta, temperature, epochs, minibatches, micro_batch_rows, clip)
+        row |= update(batch, state, beta, temperature, epochs, minibatches, tokens_per_micro_batch, clip)
         if _due(state.step, sync_every):
             synchronise(state.reference, policy, sync_mix)
         row["seconds/update"] = time.perf_counter() - started
@@ -231,18 +273,22 @@ def train(
 
 
 def prepare(
-    rollout, state: State, beta: float, temperature: float, recompute_logp: bool, measure_kl: bool
+    rollout,
+    state: State,
+    beta: float,
+    temperature: float,
+    recompute_logp: bool,
+    measure_kl: bool,
+    tokens_per_micro_batch: int,
 ) -> dict[str, Any]:
     """The rollout as one batch of tensors, with advantages. Needs the reference only where a KL is used or measured."""
     batch, place = dict(rollout.tensors), state.knobs.placement
     batch["logp_old"] = batch["logp_sampler"]
     if recompute_logp:
-        with torch.no_grad():
-            batch["logp_old"] = _logp(state.policy, batch, temperature)[0]
+        batch["logp_old"] = _logp_of_all(state.policy, batch, temperature, tokens_per_micro_batch)
     needs_reference = beta and not place.to_old and (place.in_loss or place.before_baseline or place.to_go)
     if needs_reference or measure_kl:
-        with torch.no_grad():
-            batch["logp_ref"] = _logp(state.reference, batch, temperature)[0]
+        batch["logp_ref"] = _logp_of_all(state.reference, batch, temperature, tokens_per_micro_batch)
     batch |= advantages(batch, state.knobs, beta)
     scored = ~torch.isnan(batch["rewards"])
     batch["kept"] = batch["kept"] & scored
@@ -250,7 +296,7 @@ def prepare(
     return batch
 
 
-def update(batch, state: State, beta, temperature, epochs, minibatches, micro_batch_rows, clip) -> dict[str, float]:
+def update(batch, state: State, beta, temperature, epochs, minibatches, tokens_per_micro_batch, clip):
     """epochs * minibatches optimiser steps on one rollout -> metrics of the update, as sums over counts over all its
     tokens."""
     tally = measure.UpdateTally(state.knobs.surrogate)
@@ -258,19 +304,21 @@ def update(batch, state: State, beta, temperature, epochs, minibatches, micro_ba
     for _ in range(epochs):
         order = torch.randperm(len(rows), generator=state.generators["shuffle"]) if minibatches > 1 else rows
         for part in order.tensor_split(minibatches):
-            minibatch = select(batch, part.sort().values)
-            _optimiser_step(minibatch, state, beta, temperature, micro_batch_rows, clip, tally)
+            minibatch = select(batch, part.sort().values) if minibatches > 1 else batch
+            _optimiser_step(minibatch, state, beta, temperature, tokens_per_micro_batch, clip, tally)
     return tally.metrics()
 
 
-def _optimiser_step(batch, state: State, beta, temperature, micro_batch_rows, clip, tally) -> None:
+def _optimiser_step(batch, state: State, beta, temperature, tokens_per_micro_batch, clip, tally) -> None:
     knobs, policy = state.knobs, state.policy
-    pieces = torch.arange(len(batch["group"])).split(micro_batch_rows)
-    across = {"logp": lambda: _current_logp(policy, batch, pieces, temperature)}
+    across = {"logp": lambda: _logp_of_all(policy, batch, temperature, tokens_per_micro_batch)}
     batch = select_across(batch, knobs, across)
     weight = weights(batch["masks"], batch["counted"], batch["group"], knobs)
+    needed = teaching(batch, knobs, weight, beta)
+    needed[0] |= not needed.any()  # a gradient of 0 still moves Adam, an absent one does not
+    tally.skip(batch["masks"].policy[~needed])
     state.optimizer.zero_grad(set_to_none=True)
-    for piece in pieces:
+    for piece in micro_batches(batch, needed.nonzero()[:, 0], tokens_per_micro_batch):
         micro = select(batch, piece)
         logp, entropies = _logp(policy, micro, temperature)
         value, parts = loss(logp, entropies, micro, knobs, Weights(*(w[piece] for w in weight)), beta)
@@ -315,9 +363,11 @@ def _logp(policy, batch: Mapping[str, Any], temperature: float) -> tuple[Tensor,
     )
 
 
-def _current_logp(policy, batch, pieces, temperature) -> Tensor:
+def _logp_of_all(policy, batch, temperature, tokens_per_micro_batch) -> Tensor:
+    rows = torch.arange(len(batch["group"]))
     with torch.no_grad():
-        return torch.cat([_logp(policy, select(batch, piece), temperature)[0] for piece in pieces])
+        parts = micro_batches(batch, rows, tokens_per_micro_batch)
+        return torch.cat([_logp(policy, select(batch, part), temperature)[0] for part in parts])
 
 
 def _due(step: int, every: int) -> bool:

@@ -184,7 +184,7 @@ def _wide_clip(config: Mapping[str, Any]) -> dict[str, StandIn]:
 
 
 def _update(config: Mapping[str, Any]) -> dict[str, StandIn]:
-    return {"update.micro_batch_rows": StandIn("the losses of micro-batches add up to that of the batch")}
+    return {"update.tokens_per_micro_batch": StandIn("the losses of micro-batches add up to that of the batch")}
 
 
 # --- the first update of a rollout, where every ratio is 1 -----------------------------------------------------------

@@ -106,13 +106,21 @@ class UpdateTally:
         self.band = trust_band(surrogate)
         self.steps, self.norm, self.lr = 0, 0.0, 0.0
         self.losses = dict.fromkeys(("total", "policy", "kl", "entropy"), 0.0)
-        self.tokens = self.low = self.high = self.outside = 0
+        self.tokens = self.seen = self.low = self.high = self.outside = 0
+        self.rows = self.skipped = 0
         self.extremes = (float("inf"), -float("inf"))
         self.first_deviation = 0.0
+
+    def skip(self, mask: Tensor) -> None:
+        """Answers that were not computed, because their terms are 0; mask (n, T): what the policy term would see. They
+        cannot bind a clip, but they are part of the batch."""
+        self.rows, self.skipped = self.rows + len(mask), self.skipped + len(mask)
+        self.tokens += int(mask.sum())
 
     def add(self, value: Tensor, parts: Mapping[str, Tensor], batch: Mapping[str, Any], logp: Tensor) -> None:
         """One micro-batch. parts: what `ablations.grpo.loss` returned; logp: (N, T)."""
         mask = batch["masks"].policy
+        self.rows += len(mask)
         for name, part in {"total": value, **parts}.items():
             if name in self.losses:
                 self.losses[name] += float(part.detach())
@@ -123,7 +131,7 @@ class UpdateTally:
         if self.steps == 0:
             gap = torch.where(mask, logp.detach() - batch["logp_old"], 0.0)
             self.first_deviation = max(self.first_deviation, float(torch.expm1(gap).abs().max()))
-        self.tokens += len(ratio)
+        self.tokens, self.seen = self.tokens + len(ratio), self.seen + len(ratio)
         if self.band:
             advantages = batch["advantages"][mask]
             below, above = ratio < self.band[0], ratio > self.band[1]
@@ -136,15 +144,16 @@ class UpdateTally:
         self.steps, self.norm, self.lr = self.steps + 1, self.norm + norm, lr
 
     def metrics(self) -> dict[str, float]:
-        """Losses and gradient norm are means over the optimiser steps; clip fractions are shares of all trained
-        tokens."""
+        """Losses and gradient norm are means over the optimiser steps; binding clips are shares of all trained tokens,
+        ratios outside the band of those that were computed."""
         row = {f"loss/{name}": value / self.steps for name, value in self.losses.items()}
         row |= {"gradient/norm": self.norm / self.steps, "learning_rate": self.lr}
-        if self.tokens:
+        row |= {"update/skipped": self.skipped / self.rows}
+        if self.seen:
             row |= {"ratio/min": self.extremes[0], "ratio/max": self.extremes[1]}
             row |= {"ratio/first_update_deviation": self.first_deviation}
-            shares = {"clip/binding_low": self.low, "clip/binding_high": self.high, "clip/outside": self.outside}
-            row |= {name: count / self.tokens for name, count in shares.items()}
+            row |= {"clip/binding_low": self.low / self.tokens, "clip/binding_high": self.high / self.tokens}
+            row |= {"clip/outside": self.outside / self.seen}
         return row
 
 

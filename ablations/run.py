@@ -120,6 +120,7 @@ def trained(cfg: DictConfig, knobs: grpo.Knobs, folder: Path, results: Path):
             shelf.extend({"step": state.step, **example} for example in sampled.examples[:EXAMPLES_PER_STEP])
         return sampled
 
+    seed = seed_of("evaluation", cfg.seed)
     rows = grpo.train(
         state,
         collect,
@@ -130,14 +131,15 @@ def trained(cfg: DictConfig, knobs: grpo.Knobs, folder: Path, results: Path):
             batch=cfg.evaluate.batch,
             max_new_tokens=cfg.rollout.max_new_tokens,
             temperature=cfg.rollout.temperature,
-            seed=seed_of("evaluation", cfg.seed),
+            seed=seed,
+            asked=evaluate.questions(task, cfg.evaluate.problems, seed),
         ),
         steps=cfg.steps,
         beta=cfg.beta,
         temperature=cfg.rollout.temperature,
         epochs=cfg["update"].epochs,
         minibatches=cfg["update"].minibatches,
-        micro_batch_rows=cfg["update"].micro_batch_rows,
+        tokens_per_micro_batch=cfg["update"].tokens_per_micro_batch,
         clip=instantiate(cfg.clipping),
         recompute_logp=cfg.rollout.recompute_logp,
         evaluate_every=cfg.evaluate.every,

@@ -34,7 +34,7 @@ DEFAULTS = {
 }
 WIDTH = 7  # longest answer of the batch, and what ${rollout.max_new_tokens} is
 # What is switched on beside the option in question, so that no term of the loss is 0.
-BASE = {"beta": 0.3, "update": {"epochs": 2, "minibatches": 1, "micro_batch_rows": 64}, "steps": 60, "seed": 3}
+BASE = {"beta": 0.3, "update": {"epochs": 2, "minibatches": 1, "tokens_per_micro_batch": 64}, "steps": 60, "seed": 3}
 MEASURED = (1.0, 0.1, 0.1)  # entropies of earlier rollouts: an adaptive coefficient starts at 0, falls, and rises
 SPOILED = 6  # seed of the placebos: one with which an unreliable checker errs in the batch below
 BASE |= {"rollout": {"max_new_tokens": WIDTH, "recompute_logp": True, "prompts": 5, "group_size": 4}}
@@ -256,7 +256,7 @@ def prepared(batch: dict, cfg: dict[str, Any], knobs: grpo.Knobs) -> dict:
     old, reference = Fixed(batch["recomputed"], batch["entropies"]), Fixed(batch["reference"], batch["entropies"])
     state = SimpleNamespace(policy=old, reference=reference, knobs=knobs)
     ready = grpo.prepare(
-        SimpleNamespace(tensors=batch), state, cfg["beta"], 1.0, cfg["rollout"]["recompute_logp"], False
+        SimpleNamespace(tensors=batch), state, cfg["beta"], 1.0, cfg["rollout"]["recompute_logp"], False, 64
     )
     for measured in MEASURED:
         knobs.entropy.update(measured)

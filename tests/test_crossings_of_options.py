@@ -38,7 +38,7 @@ def crossing(generator: random.Random) -> list[str]:
         chosen += [f"aggregate@{term}={generator.choice(options_of('aggregate'))}"] * generator.choice([0, 1])
     chosen += [f"beta={generator.choice([0, 0.1])}", f"rollout.recompute_logp={generator.choice(['true', 'false'])}"]
     chosen += [f"update.{each}={generator.choice([1, 2])}" for each in ("epochs", "minibatches")]
-    return [*chosen, f"rollout.temperature={generator.choice([1.0, 0.6])}", "update.micro_batch_rows=5"]
+    return [*chosen, f"rollout.temperature={generator.choice([1.0, 0.6])}", "update.tokens_per_micro_batch=40"]
 
 
 def accepted(generator: random.Random, base: str) -> tuple[list[str], list[str]]:

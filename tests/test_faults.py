@@ -51,8 +51,8 @@ def untimed(rows: list[dict]) -> list[dict]:
 def test_accumulation_never_divides_again_and_every_update_has_its_own_denominator(option, minibatches):
     """ms-swift#10117, trl#6024: half the gradient with two pieces per update, and with four pieces for two updates."""
     whole, *others = (
-        untimed(trained(geometric(), knobs(aggregate=option), minibatches=minibatches, micro_batch_rows=rows))
-        for rows in (100, 4, 2, 3, 1)
+        untimed(trained(geometric(), knobs(aggregate=option), minibatches=minibatches, tokens_per_micro_batch=tokens))
+        for tokens in (10_000, 40, 17, 9, 1)
     )
     assert whole[1]["gradient/norm"] > 0
     for other in others:
@@ -190,7 +190,8 @@ def test_the_entropy_is_one_sum_over_one_count():
 def test_no_metric_of_an_update_depends_on_the_micro_batches():
     """verl#4294, trl#7047: a loss that falls fourfold when the micro-batch goes from 8 to 2."""
     runs_ = [
-        untimed(trained(geometric(), knobs(), beta=0.2, epochs=2, lr=5.0, micro_batch_rows=n)) for n in (8, 2, 3, 1)
+        untimed(trained(geometric(), knobs(), beta=0.2, epochs=2, lr=5.0, tokens_per_micro_batch=n))
+        for n in (10_000, 17, 9, 1)
     ]
     names = {"loss/total", "loss/policy", "loss/kl", "clip/outside", "clip/binding_high", "ratio/max", "kl/k3"}
     assert names <= set(runs_[0][2]) and runs_[0][2]["clip/outside"] > 0

@@ -165,7 +165,7 @@ def test_clips_train_the_same_weights_while_a_rollout_has_one_update_and_others_
 
 
 def test_micro_batches_train_the_same_weights():
-    torch.testing.assert_close(weights(micro_batch_rows=5), weights(), rtol=0, atol=1e-12)
+    torch.testing.assert_close(weights(tokens_per_micro_batch=40), weights(), rtol=0, atol=1e-12)
 
 
 def test_a_reference_that_follows_matters_from_the_first_synchronisation_on():

@@ -28,7 +28,7 @@ from objective import (
 from ablations import inert
 from ablations.contradictions import Refused, refuse
 
-ONE = {"update": {"epochs": 1, "minibatches": 1, "micro_batch_rows": 64}}
+ONE = {"update": {"epochs": 1, "minibatches": 1, "tokens_per_micro_batch": 64}}
 SAMPLERS = {"rollout": BASE["rollout"] | {"recompute_logp": False}}
 RAW = {"baseline": "none", "scale": "none", "transform": "affine"}
 

@@ -22,7 +22,7 @@ from ablations.policy.language import LanguagePolicy
 from ablations.policy.load import scratch
 from ablations.policy.sample import _draw, distribution, generate, mask_of
 from ablations.policy.tokenizer import characters
-from ablations.tasks.chain_sum import ALPHABET, END, PAD, UNKNOWN, ChainSum
+from ablations.tasks.chain_sum import ALPHABET, END, PAD, UNKNOWN
 
 SIZES = dict(hidden=32, layers=2, heads=4, key_value_heads=4, feed_forward=48, rope_theta=1000.0, norm_eps=1e-6)
 SIZES |= dict(initial_std=0.3, max_positions=64)  # a wide initialisation: distributions far from uniform

@@ -139,7 +139,9 @@ def test_the_training_loop_trains_it_unchanged(name):
     knobs = rules.knobs(scale=rules.group_std(), entropy=entropy.Constant(0.01))
     collect = runs.sampling(Table(len(policy.start), ["b"]), prompts=4, group_size=4, max_new_tokens=6)
     rows = list(
-        runs.trained(policy, knobs, collect, steps=3, lr=0.1, beta=0.1, epochs=2, minibatches=2, micro_batch_rows=3)
+        runs.trained(
+            policy, knobs, collect, steps=3, lr=0.1, beta=0.1, epochs=2, minibatches=2, tokens_per_micro_batch=7
+        )
     )
     assert [row["step"] for row in rows] == [0, 1, 2, 3]
     assert rows[-1]["ratio/first_update_deviation"] <= 1e-10

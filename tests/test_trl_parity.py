@@ -36,7 +36,7 @@ TRL = dict(num_generations=GROUP, max_completion_length=LIMIT, per_device_train_
 TRL |= dict(gradient_accumulation_steps=4, max_steps=STEPS, temperature=1.0, top_p=1.0, top_k=0)
 TRL |= dict(optim="adamw_torch", learning_rate=1e-3, adam_beta1=0.9, adam_beta2=0.95, adam_epsilon=1e-8)
 TRL |= dict(weight_decay=0.0, max_grad_norm=2.5, lr_scheduler_type="constant", epsilon=0.2, seed=1)
-HERE = [f"rollout.max_new_tokens={LIMIT}", "rollout.temperature=1.0", "update.micro_batch_rows=5"]
+HERE = [f"rollout.max_new_tokens={LIMIT}", "rollout.temperature=1.0", "update.tokens_per_micro_batch=60"]
 HERE += ["optimizer=adamw", "optimizer.lr=1e-3", "optimizer.betas=[0.9,0.95]", "optimizer.eps=1e-8"]
 HERE += ["optimizer.weight_decay=0.0", "clipping=norm", "clipping.max_norm=2.5", "schedule=constant"]
 
@@ -117,7 +117,7 @@ def replayed(recording, base, overrides):
         temperature=cfg.rollout.temperature,
         epochs=STEPS // len(recording.rollouts),
         minibatches=1,
-        micro_batch_rows=cfg["update"]["micro_batch_rows"],
+        tokens_per_micro_batch=cfg["update"]["tokens_per_micro_batch"],
         clip=instantiate(cfg.clipping),
         recompute_logp=True,
         evaluate_every=0,

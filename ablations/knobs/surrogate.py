@@ -9,6 +9,9 @@ away. While the policy is the one that sampled (rho = 1, the first update of a r
 -A (`gmpo` if a row's tokens share advantage and weight), so their settings can only matter from the second update on.
 The exceptions are bounds that leave 1 out, as TRL's default for CISPO does, and Clip-Cov.
 
+Where the token loss is the advantage times something, an answer without advantages needs no forward pass. Functions of
+which that holds say so with `in_proportion`; one that does not say so is computed on every answer.
+
 Nothing here bounds the ratio against overflow: the ratio room does, and `gmpo`, which builds its own, takes the same
 setting. The options that choose tokens across the whole batch (KL-Cov, Clip-Cov) are in `surrogate_covariance.py`.
 LUSPO needs no option: it is `ratio=sequence_mean`, `ppo_clip` and `aggregate=sequence_sum`. Kimi k1.5
@@ -16,7 +19,7 @@ LUSPO needs no option: it is `ratio=sequence_mean`, `ppo_clip` and `aggregate=se
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -24,6 +27,14 @@ from torch import Tensor
 from ablations.knobs.ratio import Interval, bounded
 
 
+def in_proportion(surrogate: Callable) -> Callable:
+    """Mark a function or class whose token loss, and its gradient, are 0 wherever the advantage is 0, whatever the
+    ratio."""
+    surrogate.in_proportion = True
+    return surrogate
+
+
+@in_proportion
 def ppo_clip(
     ratio: Tensor,
     advantages: Tensor,
@@ -69,6 +80,7 @@ def ppo_clip(
     return torch.where(mask, loss, 0.0)
 
 
+@in_proportion
 def unclipped_ratio(ratio: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
     """l = -A rho: the importance-weighted policy gradient without any trust region.
 
@@ -78,6 +90,7 @@ def unclipped_ratio(ratio: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
     return torch.where(mask, -advantages * ratio, 0.0)
 
 
+@in_proportion
 def unclipped_logp(advantages: Tensor, logp: Tensor, mask: Tensor) -> Tensor:
     """l = -A log pi: REINFORCE (Williams 1992), which does not know that the samples may be old.
 
@@ -87,6 +100,7 @@ def unclipped_logp(advantages: Tensor, logp: Tensor, mask: Tensor) -> Tensor:
     return _weighted_logp(1.0, advantages, logp, mask)
 
 
+@in_proportion
 def cispo(
     ratio: Tensor,
     advantages: Tensor,
@@ -113,6 +127,7 @@ def cispo(
     return _weighted_logp(weight, advantages, logp, mask)
 
 
+@in_proportion
 def tis(ratio: Tensor, advantages: Tensor, logp: Tensor, mask: Tensor, *, lower: float, upper: float) -> Tensor:
     """l = -sg[clip(rho, lower, upper)] A log pi with upper = 1: truncated importance sampling.
 
@@ -122,6 +137,7 @@ def tis(ratio: Tensor, advantages: Tensor, logp: Tensor, mask: Tensor, *, lower:
     return cispo(ratio, advantages, logp, mask, lower=lower, upper=upper, sign_mask=None)
 
 
+@in_proportion
 def topr(
     ratio: Tensor, advantages: Tensor, logp: Tensor, mask: Tensor, rewards: Tensor, *, lower: float, upper: float
 ) -> Tensor:
@@ -135,6 +151,7 @@ def topr(
     return _weighted_logp(weight, advantages, logp, mask)
 
 
+@in_proportion
 def sapo(ratio: Tensor, advantages: Tensor, mask: Tensor, *, tau_pos: float, tau_neg: float) -> Tensor:
     """l = -(4 / tau) sigmoid(tau (rho - 1)) A, tau = tau_pos where A > 0, tau_neg elsewhere: a soft gate for the clip.
 
@@ -149,6 +166,7 @@ def sapo(ratio: Tensor, advantages: Tensor, mask: Tensor, *, tau_pos: float, tau
     return torch.where(mask, -(4 / tau) * torch.sigmoid(tau * (ratio - 1)) * advantages, 0.0)
 
 
+@in_proportion
 def gmpo(
     advantages: Tensor,
     logp: Tensor,
@@ -181,6 +199,7 @@ def gmpo(
 gmpo.band = lambda settings: (math.exp(-settings["eps_low"]), math.exp(settings["eps_high"]))  # eps is in log space
 
 
+@in_proportion
 def vespo(
     ratio: Tensor,
     advantages: Tensor,
@@ -206,6 +225,7 @@ def vespo(
     return _weighted_logp(phi, advantages, logp, mask)
 
 
+@in_proportion
 def probability_mask_by_sign(
     ratio: Tensor, advantages: Tensor, logp: Tensor, logp_old: Tensor, mask: Tensor, *, above: float, below: float
 ) -> Tensor:
@@ -219,6 +239,7 @@ def probability_mask_by_sign(
     return unclipped_ratio(ratio, advantages, mask & ~outside)
 
 
+@in_proportion
 def probability_mask_symmetric(
     ratio: Tensor, advantages: Tensor, logp: Tensor, logp_old: Tensor, mask: Tensor, *, above: float, below: float
 ) -> Tensor:

@@ -10,7 +10,7 @@ micro-batch size.
 import torch
 from torch import Tensor
 
-from ablations.knobs.surrogate import ppo_clip, unclipped_ratio
+from ablations.knobs.surrogate import in_proportion, ppo_clip, unclipped_ratio
 
 
 class KlCov:
@@ -44,6 +44,7 @@ class KlCov:
         return unclipped_ratio(ratio, advantages, mask) + self.coefficient * distance
 
 
+@in_proportion
 class ClipCov:
     """PPO's clipped loss, but 0 on a random share of all tokens, drawn from those with low < covariance < high.
 

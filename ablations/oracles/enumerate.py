@@ -203,7 +203,7 @@ def prepared(
 ) -> dict:
     """The update batch with its advantages."""
     rollout = Rollout(tensors(sampler, groups, knobs), {}, [])
-    return grpo.prepare(rollout, _Parties(sampler, reference, knobs), beta, 1.0, False, False)
+    return grpo.prepare(rollout, _Parties(sampler, reference, knobs), beta, 1.0, False, False, 1_000_000)
 
 
 def differentiate(

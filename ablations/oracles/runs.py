@@ -41,7 +41,7 @@ def trained(
         "temperature": 1.0,
         "epochs": 1,
         "minibatches": 1,
-        "micro_batch_rows": 1_000_000,
+        "tokens_per_micro_batch": 1_000_000,
         "clip": functools.partial(torch.nn.utils.clip_grad_norm_, max_norm=float("inf")),
         "recompute_logp": False,
         "evaluate_every": 1,
