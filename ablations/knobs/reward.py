@@ -22,15 +22,22 @@ def correctness(grades: Sequence, truncated: Tensor) -> Tensor:
 
 
 def chain(grades: Sequence, truncated: Tensor) -> Tensor:
-    """1 if every written step and the answer are right, 0 if not or truncated, NaN if it could not be told. -> (N,)."""
+    """1 if every written step and the answer are right, 0 if not or truncated, NaN if it could not be told. -> (N,).
+
+    Raises ValueError for grades of a task that checks no steps.
+    """
+    _check_there("chain", "checks no steps", [grade.chain for grade in grades])
     return _scores([grade.chain for grade in grades], grades, truncated)
 
 
 def lenient(grades: Sequence) -> Tensor:
-    """1 if any of the answers that were offered is right, ended or not: a careless checker, to study reward hacking.
+    """1 if the task's careless checker passes the answer, ended or not, to study reward hacking.
 
-    NaN where the strict verdict could not be told, so that both checkers score the same answers. -> (N,).
+    Each task says in what way that checker is wrong; chain sums pass any of several offered answers. NaN where the
+    strict verdict could not be told, so that both checkers score the same answers. -> (N,). Raises ValueError for
+    grades of a task without one.
     """
+    _check_there("lenient", "has no careless checker", [grade.any_answer for grade in grades])
     return _scores([grade.any_answer for grade in grades], grades, None)
 
 
@@ -182,6 +189,11 @@ def _shuffled(rewards: Tensor, group: Tensor, generator: torch.Generator) -> Ten
         chosen = rank[torch.isin(rank, rows)]
         out[rows] = rewards[chosen]
     return out
+
+
+def _check_there(part: str, lacks: str, verdicts: Sequence[bool | None]) -> None:
+    if None in verdicts:
+        raise ValueError(f"reward={part} needs a verdict that this task does not give: it {lacks}. Choose another.")
 
 
 def _check_shares(**shares: float) -> None:

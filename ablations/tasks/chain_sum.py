@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ablations.tasks.problem import Grade, Problem
+from ablations.tasks.problem import Grade, Outcome, Problem
 
 DIGITS = "0123456789"
 LABELS = "abcde"
@@ -171,14 +171,17 @@ class ChainSum:
         plain = text.translate(_NO_FILLERS)
         _, mark, tail = plain.rpartition("#")
         answer = tail if mark and len(tail) == 1 and tail in DIGITS else None
+        correct = bool(ended) and answer == problem.answer
+        told = Outcome.WRONG if ended and answer else Outcome.NO_ANSWER
         return Grade(
-            correct=bool(ended) and answer == problem.answer,
+            correct=correct,
             format=bool(ended) and _WELL_FORMED.fullmatch(plain) is not None,
             answer=answer,
             chain=bool(ended) and plain == "".join(gold) + final,
             fillers=len(text) - len(plain),
             steps=tuple(steps),
             any_answer=final in plain,
+            outcome=Outcome.RIGHT if correct else told,
         )
 
     def gold(self, problem: Problem) -> str:
