@@ -25,7 +25,8 @@ from ablations.build import CONF, PACKAGE, register_resolvers
 README = PACKAGE.parent / "README.md"
 ROOMS = (*[room for room in grpo.Knobs._fields if room not in ("aggregate_kl", "aggregate_entropy")], "reference")
 # Groups that are no choice of the objective.
-OTHERS = ("optimizer", "schedule", "clipping", "task", "model", "model/architecture", "base", "budget")
+OTHERS = ("optimizer", "schedule", "clipping", "task", "task/prompt", "task/extract", "task/same", "model")
+OTHERS += ("model/architecture", "base", "budget")
 NUMBERS = ("scale", "whiten", "surrogate", "entropy")  # rooms whose settings tell two presets apart
 TECHNICAL = {"subtract_mean", "divide", "token_clamp", "coefficient", "low", "high"}  # but not these
 DASH = "–"
@@ -87,13 +88,12 @@ def rooms_table(conf: Path = CONF) -> str:
         for room in ROOMS
         for path in options(room, conf)
     ]
-    others = [
-        f"- `{room}`: " + ", ".join(_named(path.stem, default[room]) for path in options(room, conf)) for room in OTHERS
-    ]
+    listed = {room: [_named(path.stem, default.get(room)) for path in options(room, conf)] for room in OTHERS}
+    others = [f"- `{room}`: {', '.join(names)}" for room, names in listed.items()]
     return "\n".join([*_table(["option", "formula", "paper", "elsewhere"], rows), "", "Beside them:", "", *others])
 
 
-def _named(option: str, default: str) -> str:
+def _named(option: str, default: str | None) -> str:
     return f"`{option}`" + (" (default)" if option == default else "")
 
 

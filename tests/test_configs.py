@@ -19,6 +19,11 @@ CHOICES = [f"{path.parent.as_posix()}={path.stem}" for path in FILES]
 LISTED = [str(key) for entry in OmegaConf.load(build.CONF / "config.yaml").defaults for key in entry if key != "_self_"]
 # What a choice needs beside it in order not to contradict the other defaults.
 WITH = {"placement=none": ["beta=0"], "reference=synchronised": ["beta=0.1"], "reference=deepseek_r1": ["beta=0.1"]}
+WITH |= {"task=jsonl": ["task.train=questions.jsonl"]}
+# Groups that another option lists: what they are called on the command line, and that option.
+NESTED = {"model/architecture": ["model/architecture"], "task/prompt": ["task/prompt", "task=arithmetic"]}
+NESTED |= {"task/same": ["task/same", "task=arithmetic"]}
+NESTED |= {"task/extract": ["task/extract@task.prompt.extract", "task=arithmetic"]}
 
 
 MOST = max(len(options_of(room)) for room in ROOMS)
@@ -35,9 +40,11 @@ def test_an_option_binds_settings_that_its_function_has_and_asks_for_what_the_ro
 @pytest.mark.parametrize("choice", CHOICES)
 def test_every_yaml_composes_into_a_run_that_is_accepted(choice):
     group = choice.partition("=")[0]
-    nested = group == "model/architecture"  # listed by its parent
+    nested = NESTED.get(group)
     listed = nested or any(group == name.removeprefix("override ") for name in LISTED)
-    cfg = composed(choice if listed else f"+{choice}", *WITH.get(choice, []))
+    if nested:
+        choice = f"{nested[0]}={choice.partition('=')[2]}"
+    cfg = composed(choice if listed else f"+{choice}", *WITH.get(choice, []), *(nested or ())[1:])
     refuse(build.plain(cfg))
     build.knobs(cfg)
 
