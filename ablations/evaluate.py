@@ -35,8 +35,8 @@ def heldout(
 ) -> dict[str, float]:
     """Accuracy on `problems` held-out problems, each answered `samples` times at `temperature` and once greedily.
 
-    -> accuracy/heldout, accuracy/heldout/level_<k>, accuracy/heldout_greedy, and accuracy/heldout/pass_at_<k> for k in
-    ks;
+    -> accuracy/heldout, accuracy/heldout_lenient (by the task's careless checker), accuracy/heldout/level_<k>,
+    accuracy/heldout_greedy, and accuracy/heldout/pass_at_<k> for k in ks;
     answers that could not be graded are left out. The problems depend on `seed` alone, so equal seeds ask every policy
     the same questions; the draws on `seed` and `batch`, the number of problems sampled at once. No other generator is
     moved. asked: those problems, if the caller has them already; drawing them costs a tenth of a small evaluation.
@@ -51,6 +51,8 @@ def heldout(
     settings = dict(batch=batch, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed)
     sampled = list(answers(policy, task, asked, samples=samples, greedy=False, **settings))
     metrics = {"accuracy/heldout": _share(sampled)}
+    if lenient := [float(a.grade.any_answer) for a in sampled if None not in (a.grade.correct, a.grade.any_answer)]:
+        metrics["accuracy/heldout_lenient"] = sum(lenient) / len(lenient)
     for level in sorted({problem.level for problem in asked}):
         metrics[f"accuracy/heldout/level_{level}"] = _share([a for a in sampled if a.problem.level == level])
     # A greedy answer is the same every time, so a problem drawn twice is answered once.

@@ -6,7 +6,7 @@ of the row: it is neither 0 nor NaN.
 """
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -68,6 +68,25 @@ def rollout_metrics(lengths, ended, correct, fillers, rewards, group) -> dict[st
     row |= {"groups/zero_advantage_predicted": groups.predicted_zero_advantage(correct, group)}
     row |= {"samples/generated": len(lengths), "tokens/generated": lengths.sum()}
     return {name: float(value) for name, value in row.items() if value is not None}
+
+
+def checker_metrics(
+    correct: Tensor, lenient: Tensor, rewards: Tensor, outcomes: Sequence[str | None]
+) -> dict[str, float]:
+    """How the strict checker, the careless one and the reward agree, and what could not be told.
+
+    correct, lenient (N,) 1, 0 or NaN; rewards (N,) as the advantage will use them, without a KL; outcomes (N,) as in
+    `ablations.tasks.problem.Outcome`. accuracy/lenient_gap is the share of answers that pass the careless checker alone
+    minus those that pass the strict one alone; reward/gold_gap the mean of reward - correct.
+    """
+    both = ~torch.isnan(correct) & ~torch.isnan(lenient)
+    row = _named("accuracy/lenient", lenient, both) | _named("accuracy/lenient_gap", lenient - correct, both)
+    row |= _named("reward/gold_gap", rewards - correct, ~torch.isnan(rewards) & ~torch.isnan(correct))
+    told = [outcome for outcome in outcomes if outcome is not None]
+    if told:
+        row |= {"answers/none_share": told.count("no answer") / len(told)}
+        row |= {"answers/failed": told.count("checker failed"), "answers/timed_out": told.count("timed out")}
+    return {name: float(value) for name, value in row.items()}
 
 
 def batch_metrics(batch: Mapping[str, Any]) -> dict[str, float]:

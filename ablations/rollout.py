@@ -13,6 +13,9 @@ from ablations import measure
 from ablations.grpo import PER_BATCH, total_rewards
 from ablations.knobs.call import call, needs
 from ablations.state import State
+from ablations.tasks.problem import Outcome
+
+FAILURES_ALLOWED = 0.1  # share of a rollout, for tasks that do not say
 
 
 class Rollout(NamedTuple):
@@ -66,6 +69,7 @@ def collect(state: State, task, *, prompts: int, group_size: int, max_new_tokens
         rewards=everything["total"],
         group=everything["group"],
     )
+    metrics |= measure.checker_metrics(*(everything[name] for name in ("correct", "lenient", "total", "outcomes")))
     return Rollout(tensors, metrics | seconds, examples(tensors))
 
 
@@ -101,6 +105,7 @@ def graded(problems, sample, group_size: int, task, state: State, first_group: i
     parts, weights = reward_parts(knobs.reward, values | {"generator": state.generators["reward"]})
     total = total_rewards(parts, weights, knobs.transform, truncated)
     correct = measure.as_floats([math.nan if g.correct is None else float(g.correct) for g in grades])
+    stop_if_broken(grades, getattr(task, "failures_allowed", FAILURES_ALLOWED))
     retire(correct, problems, state)
     step_ends = [[end for end, _ in g.steps] for g in grades]
     if "step_ends" in needs(knobs.credit):  # the task speaks of characters, the credit of tokens
@@ -121,12 +126,29 @@ def graded(problems, sample, group_size: int, task, state: State, first_group: i
         "total": total,
         "kept": call(knobs.keep.rule, {"rewards": total, "group": group}),
         "correct": correct,
+        "lenient": measure.as_floats([math.nan if g.any_answer is None else float(g.any_answer) for g in grades]),
+        "outcomes": [g.outcome for g in grades],
         "fillers": measure.as_floats([g.fillers for g in grades]),
         "step_ends": step_ends,
         "step_rewards": [[reward for _, reward in g.steps] for g in grades],
         "texts": sample.texts,
         "problems": each,
     }
+
+
+class CheckerBroken(RuntimeError):
+    """The checker could not tell more answers of a rollout than a run may go on with."""
+
+
+def stop_if_broken(grades, allowed: float) -> None:
+    """Raises CheckerBroken if the checker failed, or ran out of time, on more than the share `allowed`."""
+    broken = [grade for grade in grades if grade.outcome in (Outcome.FAILED, Outcome.TIMED_OUT)]
+    if len(broken) > allowed * len(grades):
+        raise CheckerBroken(
+            f"the checker could not tell {len(broken)} of {len(grades)} answers, for example {broken[0].answer!r} "
+            f"({broken[0].outcome}); a run goes on with a share of {allowed}. Repair the checker, or set "
+            "task.failures_allowed if hostile answers are expected."
+        )
 
 
 def reward_parts(reward: Mapping[str, Mapping], values: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
