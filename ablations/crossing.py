@@ -21,7 +21,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from tqdm import tqdm
 
-from ablations import build, identity, tracking
+from ablations import build, identity, provenance, tracking
 from ablations.contradictions import Refused, refuse, refuse_unwritable
 from ablations.inert import equal_by_construction
 
@@ -116,9 +116,11 @@ def record(crossing: Crossing, resolved: Mapping[str, Any], same: Sequence[tuple
     differ."""
     kept = {
         key: resolved[key]
-        for key in ("question", "paper", "claims", "figures", "budget")
+        for key in ("question", "paper", "claims", "figures", "budget", "placebo")
         if resolved.get(key) is not None
     }
+    if "claims" in kept:
+        kept["claims"] = provenance.dated(kept["claims"], build.CONF / "ablation" / f"{crossing.name}.yaml")
     kept["cells"] = [{"hash": c.hash, "arm": c.arm, "seed": c.seed, **c.choices} for c in crossing.cells]
     if same:
         kept["equal_by_construction"] = [{"arms": [one, other], "why": why} for one, other, why in same]

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 # Where and how a run is executed, and what is asked about it afterwards.
-OUTSIDE = ("hydra", "machine", "name", "budget", "question", "paper", "crossing", "claims", "figures", "plain")
+OUTSIDE = (
+    *("hydra", "machine", "name", "budget", "question", "paper", "crossing", "claims", "figures", "placebo", "plain"),
+)
 
 
 def results_folder() -> str:

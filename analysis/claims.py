@@ -1,61 +1,27 @@
-"""The claims of an ablation, written before its runs, and what the runs say about them.
+"""What the runs of an ablation say about its claims.
 
-A claim names a metric, a window of steps and two arms. Both arms were run with the same seeds, so the evidence is one
-difference per pair: the metric averaged over the window in one run minus the same in its partner. The run is the unit,
-not the step or the prompt.
+Both arms of a claim were run with the same seeds, so the evidence is one difference per pair: the metric averaged over
+the window in one run minus the same in its partner. The run is the unit, not the step or the prompt.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from omegaconf import OmegaConf
 
-from analysis import matched, stats
+from analysis import identical, matched, stats
 from analysis.load import Absent, Stored, value
+from analysis.question import EQUAL_TO, GREATER, IDENTICAL, BadClaim, Claim, Question, claim, read_question
 
-EXPECTATIONS = ("greater", "less", "equal")
+__all__ = ["BadClaim", "Claim", "Question", "Verdicts", "claim", "decide", "pairs", "read_question", "verdicts"]
+
 ALPHA = 0.05
 FEWEST_SEEDS = 5  # with fewer, a t interval is too wide to mean much and no sign-flip p can be below .125
 FULL = "paper"  # the budget at which every claim must find its arms; smaller ones run a part of the crossing
 REPRODUCED, EQUAL, REVERSED = "reproduced", "reproduced (equal)", "reversed"
 NULL, UNDERPOWERED, NO_VERDICT = "null", "underpowered", "no verdict"
-
-
-class BadClaim(ValueError):
-    """An entry under `claims` that cannot be judged as it stands."""
-
-
-class Claim(NamedTuple):
-    """compare: knob -> (value of x, value of y), the difference is x - y. window: first and last step, both included.
-    margin: in the metric's unit, a difference inside it is a null; None where the claim has none. at: another metric
-    -> (low, high), only the steps of the window at which a run is inside count (see `analysis.matched`)."""
-
-    says: str
-    metric: str
-    window: tuple[int, int]
-    compare: dict[str, tuple]
-    where: dict
-    expect: str
-    margin: float | None
-    paper: str
-    at: dict[str, tuple[float, float]]
-
-
-class Question(NamedTuple):
-    """results/<ablation>/ablation.yaml. cells: the runs the crossing consists of, each at least {hash, arm, seed};
-    None: not said."""
-
-    name: str
-    question: str
-    paper: str
-    claims: list[Claim]
-    figures: list[str]
-    budget: str
-    cells: list[dict] | None
 
 
 class Verdicts(NamedTuple):
@@ -64,87 +30,6 @@ class Verdicts(NamedTuple):
 
     table: pd.DataFrame
     pairs: pd.DataFrame
-
-
-def read_question(results: Path | str, ablation: str) -> Question:
-    """The question and claims that the crossing left beside its results. Raises FileNotFoundError or BadClaim, with
-    the file."""
-    file = Path(results) / ablation / "ablation.yaml"
-    if not file.is_file():
-        raise FileNotFoundError(
-            f"There is no {file}; a crossing writes it when it starts. Run `ablate ablation={ablation}`."
-        )
-    content = OmegaConf.to_container(OmegaConf.load(file), resolve=True)
-    claims = []
-    for number, given in enumerate(content.get("claims") or [], start=1):
-        try:
-            claims.append(claim(given))
-        except BadClaim as error:
-            raise BadClaim(f"{file}, claim {number}: {error}") from None
-    return Question(
-        ablation,
-        content.get("question", ""),
-        content.get("paper", ""),
-        claims,
-        list(content.get("figures") or []),
-        str(content.get("budget", "")),
-        content.get("cells"),
-    )
-
-
-def claim(given: Mapping) -> Claim:
-    """A claim from its yaml entry. Raises BadClaim: what was given, what is allowed."""
-    needed, optional = ("says", "metric", "window", "compare", "expect"), ("where", "margin", "paper", "at")
-    if missing := [key for key in needed if key not in given]:
-        raise BadClaim(
-            f"it has no {', '.join(missing)}; a claim needs {', '.join(needed)} and may have {', '.join(optional)}."
-        )
-    if unknown := [key for key in given if key not in needed + optional]:
-        raise BadClaim(
-            f"{', '.join(map(str, unknown))} is not part of a claim; it may have {', '.join(needed + optional)}."
-        )
-    window, compare, margin = given["window"], given["compare"], given.get("margin")
-    if not (
-        isinstance(window, Sequence)
-        and len(window) == 2
-        and all(isinstance(s, int) for s in window)
-        and window[0] <= window[1]
-    ):
-        raise BadClaim(
-            f"window is {window}; it must be [first, last], two steps with first <= last (both are included)."
-        )
-    if not (
-        isinstance(compare, Mapping) and compare and all(isinstance(v, list) and len(v) == 2 for v in compare.values())
-    ):
-        raise BadClaim(f"compare is {compare}; it must name the two arms as {{knob: [x, y]}}.")
-    compare = {key: (value(pair[0]), value(pair[1])) for key, pair in compare.items()}
-    if "seed" in compare or all(x == y for x, y in compare.values()):
-        raise BadClaim(
-            f"compare is {given['compare']}; it must name two arms that differ in a knob other than the seed."
-        )
-    if given["expect"] not in EXPECTATIONS:
-        raise BadClaim(f"expect is {given['expect']!r}; it must be one of {', '.join(EXPECTATIONS)}.")
-    if (margin is None and given["expect"] == "equal") or (
-        margin is not None and not (math.isfinite(margin) and margin > 0)
-    ):
-        raise BadClaim(
-            f"margin is {margin}; it must be a number above 0 in the metric's unit, and `expect: equal` needs one."
-        )
-    where = {key: value(wanted) for key, wanted in (given.get("where") or {}).items()}
-    at = given.get("at") or {}
-    if not all(isinstance(band, Sequence) and len(band) == 2 and band[0] < band[1] for band in at.values()):
-        raise BadClaim(f"at is {at}; it must name bands as {{metric: [low, high]}} with low < high.")
-    return Claim(
-        given["says"],
-        given["metric"],
-        tuple(window),
-        compare,
-        where,
-        given["expect"],
-        margin,
-        str(given.get("paper", "")),
-        {metric: tuple(band) for metric, band in at.items()},
-    )
 
 
 def pairs(stored: Stored, claim: Claim) -> pd.DataFrame:
@@ -210,26 +95,29 @@ def verdicts(stored: Stored, question: Question, *, seed: int = 0) -> Verdicts:
     """
     rng = np.random.default_rng(seed)
     table, evidence = [], []
-    for number, claim in enumerate(question.claims, start=1):
-        absent = unknown(stored, question, claim)
+    for number, each in enumerate(question.claims, start=1):
+        absent = unknown(stored, question, each)
         if absent and question.budget in ("", FULL):
-            raise Absent(f"Claim {number} ({claim.says}): {absent}")
-        found = pairs(stored, claim).assign(claim=number) if not absent else pd.DataFrame({"difference": []})
+            raise Absent(f"Claim {number} ({each.says}): {absent}")
+        found = pairs(stored, each).assign(claim=number) if not absent else pd.DataFrame({"difference": []})
+        apart = identical.apart(stored, each) if each.expect == IDENTICAL and not absent else ""
         table.append(
             {
                 "claim": number,
-                **_described(claim),
-                **_measured(found, claim, rng),
-                **_counted(stored, claim, found, absent),
+                **_described(each),
+                **_measured(found, each, rng),
+                **_counted(stored, each, found, absent),
+                "apart": apart,
             }
         )
         evidence.append(found)
     table = pd.DataFrame(table)
     if len(table):
         judged = table.seeds >= FEWEST_SEEDS
-        table["p_holm"] = stats.holm(table.p.where(judged))
+        table["p_holm"] = stats.holm(table.p.where(judged & table.expect.ne(IDENTICAL)))
         table["verdict"] = [
-            decide(row) if enough else NO_VERDICT for enough, row in zip(judged, table.to_dict("records"), strict=True)
+            decide(row) if enough or row["apart"] else NO_VERDICT
+            for enough, row in zip(judged, table.to_dict("records"), strict=True)
         ]
         table["note"] = [_noted(row) for row in table.to_dict("records")]
     return Verdicts(
@@ -247,14 +135,19 @@ def decide(row: Mapping) -> str:
     For greater and less: a Holm-adjusted p below .05 decides, reproduced or reversed by the sign; else null if the
     90 % interval lies inside the margin, else underpowered. For equal the roles change: the 90 % interval inside the
     margin reproduces the claim, and it is reversed only if the difference is significant and its 95 % interval lies
-    outside the margin altogether: a mean beyond the margin does not yet say that the true difference is.
+    outside the margin altogether: a mean beyond the margin does not yet say that the true difference is. A number that
+    is expected takes the place of 0 in both. For identical there is no chance and no test: one differing bit reverses
+    it, with however many seeds.
     """
+    if row["expect"] == IDENTICAL:
+        return REVERSED if row["apart"] else EQUAL
     significant, inside = row["p_holm"] < ALPHA, row["p_equal"] < ALPHA
-    if row["expect"] == "equal":
-        outside = row["low"] >= row["margin"] or row["high"] <= -row["margin"]
+    if row["expect"] == EQUAL_TO:
+        target = row.get("target", 0.0)
+        outside = row["low"] - target >= row["margin"] or row["high"] - target <= -row["margin"]
         return EQUAL if inside else REVERSED if significant and outside else UNDERPOWERED
     if significant:
-        return REPRODUCED if (row["difference"] > 0) == (row["expect"] == "greater") else REVERSED
+        return REPRODUCED if (row["difference"] > 0) == (row["expect"] == GREATER) else REVERSED
     return NULL if inside else UNDERPOWERED
 
 
@@ -323,8 +216,11 @@ def _described(claim: Claim) -> dict:
         "where": " ".join(f"{k}={v}" for k, v in claim.where.items()),
         "at": " ".join(f"{metric} {low:g} to {high:g}" for metric, (low, high) in claim.at.items()),
         "expect": claim.expect,
+        "target": claim.target,
         "margin": math.nan if claim.margin is None else claim.margin,
         "paper": claim.paper,
+        "written_commit": claim.written[0],
+        "written_date": claim.written[1],
     }
 
 
@@ -333,7 +229,8 @@ def _measured(found: pd.DataFrame, claim: Claim, rng: np.random.Generator) -> di
     mean, low, high, n, _ = stats.t_interval(difference, 1 - ALPHA)
     _, low90, high90, *_ = stats.t_interval(difference, 1 - 2 * ALPHA)
     sd = stats.spread(difference)
-    p_equal = math.nan if claim.margin is None else stats.equivalent(difference, claim.margin, ALPHA)[0]
+    beyond = difference - claim.target
+    p_equal = math.nan if claim.margin is None else stats.equivalent(beyond, claim.margin, ALPHA)[0]
     return {
         "mean_x": found.x.mean() if n else math.nan,
         "mean_y": found.y.mean() if n else math.nan,
@@ -345,10 +242,10 @@ def _measured(found: pd.DataFrame, claim: Claim, rng: np.random.Generator) -> di
         "sd": sd,
         "n": n,
         "seeds": found.seed.nunique() if n else 0,
-        "p": stats.t_test(difference),
+        "p": stats.t_test(beyond),
         "p_equal": p_equal,
-        "p_sign_flip": stats.sign_flip(difference, rng),
-        "seeds_needed": stats.seeds_needed(mean, sd),
+        "p_sign_flip": stats.sign_flip(beyond, rng),
+        "seeds_needed": stats.seeds_needed(mean - claim.target, sd),
         "seeds_for_margin": math.nan if claim.margin is None else stats.seeds_needed(claim.margin, sd),
     }
 
@@ -377,9 +274,13 @@ def _noted(row: Mapping) -> str:
         notes.append(f"{row['seeds']} paired seeds; a verdict needs {FEWEST_SEEDS}")
     if row["n"] and row["without_values"]:
         notes.append(f"{row['without_values']} more pairs of complete runs have no step to be compared at")
-    if row["identical"]:
+    if row["apart"]:
+        notes.append(row["apart"])
+    elif row["identical"] and row["expect"] == IDENTICAL:
+        notes.append("every metric but timings agrees bit by bit at every step of every pair")
+    elif row["identical"]:
         notes.append("the difference is exactly 0 in every pair")
-    if row["verdict"] in (REPRODUCED, REVERSED) and row["expect"] != "equal" and row["p_equal"] < ALPHA:
+    if row["verdict"] in (REPRODUCED, REVERSED) and row["expect"] != EQUAL_TO and row["p_equal"] < ALPHA:
         notes.append(f"significant, but smaller than the margin of {row['margin']:g}")
     if row["verdict"] == UNDERPOWERED and row["p_holm"] < ALPHA:
         notes.append("the arms differ significantly, but not surely by more or by less than the margin")

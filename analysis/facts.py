@@ -8,8 +8,12 @@ from typing import Any, NamedTuple
 import pandas as pd
 from omegaconf import OmegaConf
 
+from analysis import kept
+
 # Keys of a run's config that say what is asked about it, not what it is.
-ABOUT_THE_ABLATION = ("hydra", "name", "budget", "question", "paper", "crossing", "claims", "figures", "plain")
+ABOUT_THE_ABLATION = (
+    *("hydra", "name", "budget", "question", "paper", "crossing", "claims", "figures", "placebo", "plain"),
+)
 OUTSIDE_THE_NUMBERS = ("machine", "dry_run")
 # What a run's environment says of one process or machine, which is nobody else's business.
 PRIVATE = ("host", "process", "user", "seed_drives")
@@ -30,14 +34,16 @@ class Facts(NamedTuple):
 def of_runs(results: Path, ablation: str, runs: pd.DataFrame) -> Facts:
     """Read config.yaml, command.txt and environment.json of these runs, from results/<ablation>/runs/<folder name>.
 
-    Folders that are not there (a store copied without them) are left out and show in `read`. Paths of the machine are
-    left out too, because reports are shared.
+    Folders that are not there (a store copied without them) are left out and show in `read`; if none is there, what an
+    earlier report kept stands in. Paths of the machine are left out too, because reports are shared.
     """
     folders = [
         results / ablation / "runs" / Path(folder or run).name
         for folder, run in zip(runs.folder, runs.run, strict=True)
     ]
     folders = [folder for folder in folders if (folder / "config.yaml").is_file()]
+    if not folders and (found := kept.read_facts(results / ablation)):
+        return Facts(**found)
     configs = [_flat(_config(folder / "config.yaml")) for folder in folders]
     keys = list(dict.fromkeys(key for config in configs for key in config))
     values = {key: {config.get(key, "not set") for config in configs} for key in keys}

@@ -18,12 +18,18 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
 # metric -> (name, unit) on axes and in tables; others show their own name
 WORDS = {
     "reward/mean": ("reward", "mean per answer"),
+    "reward/std_pooled": ("reward spread, all answers", "standard deviation"),
+    "reward/std_within_group": ("reward spread within groups", "standard deviation"),
+    "reward/unscored": ("answers without a grade", "answers"),
     "accuracy/train": ("training accuracy", "share of answers"),
     "accuracy/heldout": ("held-out accuracy", "share of answers"),
     "accuracy/heldout_greedy": ("held-out accuracy, greedy", "share of problems"),
     "length/mean": ("length, all answers", "tokens"),
+    "length/min": ("length, shortest answer", "tokens"),
+    "length/max": ("length, longest answer", "tokens"),
     "length/correct": ("length, correct answers", "tokens"),
     "length/incorrect": ("length, incorrect answers", "tokens"),
+    "length/ended": ("length, ended answers", "tokens"),
     "length/gap": ("length, incorrect minus correct", "tokens"),
     "length/truncated_share": ("truncated answers", "share"),
     "fillers/mean": ("fillers, all answers", "tokens"),
@@ -31,9 +37,25 @@ WORDS = {
     "entropy/mean": ("entropy", "nats per token"),
     "surprisal/mean": ("surprisal of drawn tokens", "nats per token"),
     "groups/zero_advantage": ("zero-advantage groups", "share"),
-    "kl/k1": ("KL to the base policy (k1)", "nats"),
-    "kl/k3": ("KL to the base policy (k3)", "nats"),
+    "groups/zero_advantage_predicted": ("zero-advantage groups, predicted", "share"),
+    "groups/all_right": ("groups all right", "share"),
+    "groups/all_wrong": ("groups all wrong", "share"),
+    "kl/k1": ("KL to the base policy, k1", "nats per token"),
+    "kl/k3": ("KL to the base policy, k3", "nats per token"),
+    "ratio/min": ("smallest ratio", "new over old probability"),
+    "ratio/max": ("largest ratio", "new over old probability"),
+    "ratio/first_update_deviation": ("ratio before the first update", "distance from 1"),
+    "clip/binding_low": ("clipped below", "share of tokens"),
+    "clip/binding_high": ("clipped above", "share of tokens"),
+    "clip/outside": ("outside the clip's band", "share of tokens"),
     "gradient/norm": ("gradient norm", "2-norm before clipping"),
+    "loss/total": ("loss", ""),
+    "loss/policy": ("policy loss", ""),
+    "loss/kl": ("KL loss", ""),
+    "loss/entropy": ("entropy loss", ""),
+    "learning_rate": ("learning rate", ""),
+    "samples/generated": ("answers sampled", "per step"),
+    "tokens/generated": ("tokens sampled", "per step"),
 }
 SETTINGS = {
     **sns.axes_style("ticks"),
@@ -52,6 +74,7 @@ SETTINGS = {
     "axes.linewidth": 0.8,
     "pdf.fonttype": 42,
     "figure.dpi": 100,
+    "text.parse_math": False,  # a dollar sign in a name is a dollar sign
 }
 
 
@@ -86,6 +109,10 @@ def short_names(arms: Sequence[str]) -> tuple[dict[str, str], str]:
 
 def name_of(metric: str) -> tuple[str, str]:
     """(name, unit) of a metric; its own name and no unit if it has no better one."""
+    if metric.startswith("accuracy/heldout/level_"):
+        return f"held-out accuracy, level {metric.rpartition('_')[2]}", "share of answers"
+    if metric.startswith("seconds/"):
+        return f"seconds to {metric.partition('/')[2]}", "s per step"
     return WORDS.get(metric, (metric, ""))
 
 

@@ -1,4 +1,5 @@
-"""results/<ablation>/report.md, with its tables and figures, from what is stored. The command is `ablate-report`.
+"""results/<ablation>/report.md and report.html, with their tables and figures, from what is stored. The command is
+`ablate-report`.
 
 The report says what the runs support and nothing more: the verdict first, the runs that did not complete beside every
 number, a null shown as a null. The same store gives the same files byte for byte.
@@ -6,29 +7,43 @@ number, a null shown as a null. The same store gives the same files byte for byt
 
 import os
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 
-from analysis import claims, look, plots, stats, words
-from analysis.facts import counts, of_runs
-from analysis.load import Absent, Stored, load, within
-
-USAGE = """ablate-report NAME [allow_missing=true]
-
-Writes results/NAME/report.md, summary.csv, claims.csv and figures/ from the stored runs of the ablation NAME.
-allow_missing=true reports what is there when runs are missing. ABLATIONS_RESULTS names another results folder."""
-FIGURES = (
-    "accuracy/heldout",
-    "reward/mean",
-    "length/mean",
-    "length/correct",
-    "length/incorrect",
-    "entropy/mean",
-    "groups/zero_advantage",
+from analysis import (
+    answers,
+    arms,
+    claims,
+    compare,
+    drawn,
+    html,
+    identical,
+    index,
+    kept,
+    page,
+    same_arm,
+    sections,
+    stats,
+    words,
 )
-LENGTHS = ("length/mean", "length/correct", "length/incorrect")
-WRITTEN = "report.md", "summary.csv", "claims.csv"
+from analysis.facts import counts, of_runs
+from analysis.load import Absent, Stored, load
+from analysis.question import of_the_crossing
+
+USAGE = """ablate-report NAME [allow_missing=true] [store=WHERE] [--watch [every=SECONDS]]
+ablate-report --compare A B
+ablate-report --index
+
+Writes results/NAME/report.md, report.html, summary.csv, claims.csv, figures/ and data/ from the stored runs of the
+ablation NAME. allow_missing=true reports what is there when runs are missing. store= reads another SQLite store or a
+tracking server. --watch writes the report again while the crossing runs, and ends with it. --compare sets two ablations
+side by side; A and B are names, or paths of an ablation in another results folder. --index writes results/index.html
+over all ablations. ABLATIONS_RESULTS names another results folder."""
+WRITTEN = "report.md", "report.html", "summary.csv", "claims.csv"
+EVERY = 30  # seconds between two looks of --watch
 
 
 class IncompleteAblation(Exception):
@@ -36,23 +51,42 @@ class IncompleteAblation(Exception):
 
 
 def cli(arguments: list[str] | None = None) -> None:
-    """`ablate-report NAME [allow_missing=true]`"""
+    """`ablate-report`"""
     arguments = sys.argv[1:] if arguments is None else arguments
     if not arguments or {"-h", "--help"} & set(arguments):
         print(USAGE)
         sys.exit(0 if arguments else 2)
-    named = [word for word in arguments if "=" not in word]
-    settings = dict(word.split("=", 1) for word in arguments if "=" in word)
+    try:
+        print(asked(arguments)())
+    except (IncompleteAblation, Absent, claims.BadClaim, FileNotFoundError, ConnectionError) as error:
+        sys.exit(f"ablate-report: {error}")
+
+
+def asked(arguments: list[str]) -> Callable[[], str]:
+    """What the command line asks for; exits with a sentence if it cannot be read."""
+    named = [word for word in arguments if "=" not in word and not word.startswith("--")]
+    flags = {word for word in arguments if word.startswith("--")}
+    settings = dict(word.split("=", 1) for word in arguments if "=" in word and not word.startswith("--"))
+    results = results_folder()
+    if flags == {"--index"} and not named and not settings:
+        return lambda: str(index.write(results))
+    if flags == {"--compare"} and len(named) == 2 and not settings:
+        return lambda: compare.report(results, *named)
     allow_missing = settings.pop("allow_missing", "false").lower()
-    if len(named) != 1 or settings or allow_missing not in ("true", "false"):
+    every, store = settings.pop("every", str(EVERY)), settings.pop("store", None)
+    understood = len(named) == 1 and not settings and flags <= {"--watch"} and _count(every)
+    if not understood or allow_missing not in ("true", "false"):
         sys.exit(
             f"ablate-report: cannot read {' '.join(arguments)!r}; it takes one NAME and allow_missing=true or false."
             f"\n\n{USAGE}"
         )
-    try:
-        print(report(results_folder(), named[0], allow_missing == "true"))
-    except (IncompleteAblation, Absent, claims.BadClaim, FileNotFoundError) as error:
-        sys.exit(f"ablate-report: {error}")
+    if "--watch" in flags:
+        return lambda: watch(results, named[0], int(every), store)
+    return lambda: report(results, named[0], allow_missing == "true", store=store)
+
+
+def _count(text: str) -> bool:
+    return text.isdigit() and int(text) > 0
 
 
 def results_folder() -> Path:
@@ -64,34 +98,74 @@ def results_folder() -> Path:
     return (checkout if (checkout / "pyproject.toml").is_file() else Path.cwd()) / "results"
 
 
-def report(results: Path | str, name: str, allow_missing: bool = False) -> str:
+def report(
+    results: Path | str, name: str, allow_missing: bool = False, *, store: str | None = None, refresh: int = 0
+) -> str:
     """Write the report of an ablation -> the verdict table and the paths of the files, to be printed.
 
-    Raises IncompleteAblation if runs of the crossing are missing, running or failed and `allow_missing` is not set, or
-    if none has a point. A diverged run is a result, not a missing one: it is counted beside every number.
+    store: a SQLite store or a tracking server instead of what lies in `results`. refresh: seconds after which a browser
+    reads report.html again. Raises IncompleteAblation if runs of the crossing are missing, running or failed and
+    `allow_missing` is not set, or if none has a point. A diverged run is a result, not a missing one: it is counted
+    beside every number.
     """
     results = Path(results)
     question = claims.read_question(results, name)
-    stored, strangers = _of_the_crossing(load(results, name), question)
+    stored, strangers = of_the_crossing(load(store or results, name), question)
     _refuse_incomplete(stored, question, allow_missing)
     verdicts = claims.verdicts(stored, question)
     folder = results / name
-    figures, skipped = _figures(stored, question, verdicts, folder / "figures")
+    figures = drawn.draw(stored, question, verdicts, folder)
     facts = of_runs(results, name, stored.runs)
-    text = words.page(question, stored, verdicts, figures, skipped, facts, strangers, _counted(stored))
-    (folder / "report.md").write_text(text, encoding="utf-8")
+    sampled = answers.chosen(results, name, stored.runs)
+    kept.write(folder, stored.rows, stored.runs, stored.knobs)
+    kept.write_facts(folder, facts._asdict())
+    answers.keep(sampled, folder)
+    material = sections.Material(
+        question=question,
+        stored=stored,
+        verdicts=verdicts,
+        arms=arms.measured(stored, question),
+        same_arm=same_arm.check(stored, question),
+        same=[(*each, identical.arms_apart(stored, *each[:2])) for each in _by_construction(stored, question)],
+        facts=facts,
+        strangers=strangers,
+        counted=counts(stored.runs, ["arm", "base"]),
+        answers=sampled,
+        **figures._asdict(),
+    )
+    blocks = sections.page(material)
+    (folder / "report.md").write_text(page.markdown(blocks) + "\n", encoding="utf-8")
+    (folder / "report.html").write_text(html.page(name, blocks, folder, refresh=refresh), encoding="utf-8")
     summary(stored, question).to_csv(folder / "summary.csv", index=False, float_format="%.6g", lineterminator="\n")
     # pandas and others read the bare word "null" as a missing value
     table = verdicts.table.replace({"verdict": {claims.NULL: "null result"}})
     table.to_csv(folder / "claims.csv", index=False, float_format="%.6g", lineterminator="\n")
-    paths = [folder / file for file in WRITTEN] + [folder / file for _, file in figures]
+    paths = [folder / file for file in WRITTEN] + [folder / file for _, file in figures.figures]
     return "\n".join([words.terminal(question, verdicts), "", *map(str, paths)])
 
 
-def _of_the_crossing(stored: Stored, question: claims.Question) -> tuple[Stored, int]:
-    """Only the runs that the crossing consists of, if it says which; and how many others the store has under this
-    name."""
-    return (stored, 0) if question.cells is None else within(stored, [str(cell["hash"]) for cell in question.cells])
+def watch(results: Path, name: str, every: int, store: str | None = None, pause: Callable = time.sleep) -> str:
+    """Write the report again and again while runs of the crossing have no outcome yet; report.html reloads itself as
+    often. Ends with the report of all runs. Until the first run has a point there is nothing to write."""
+    while True:
+        question = claims.read_question(results, name)
+        try:
+            stored, _ = of_the_crossing(load(store or results, name), question)
+            open_ = expected(stored, question)[1]
+            if not any(missing.endswith(("running", "not started")) for missing in open_):
+                return report(results, name, allow_missing=bool(open_), store=store)
+            if len(stored.rows):
+                report(results, name, allow_missing=True, store=store, refresh=every)
+            print(f"{name}: {sections.completeness(question, stored)}", flush=True)
+        except (Absent, FileNotFoundError) as error:
+            print(f"{name}: nothing to report yet ({error})", flush=True)
+        pause(every)
+
+
+def _by_construction(stored: Stored, question: claims.Question) -> list[tuple[str, str, str]]:
+    """The pairs of arms that cannot differ and have complete runs."""
+    there = set(stored.runs.arm[stored.runs.state.eq("complete")].astype(object))
+    return [each for each in question.same if {each[0], each[1]} <= there]
 
 
 def _refuse_incomplete(stored: Stored, question: claims.Question, allow_missing: bool) -> None:
@@ -120,45 +194,6 @@ def expected(stored: Stored, question: claims.Question) -> tuple[int, list[str]]
     cells = question.cells if question.cells is not None else runs[["hash", "arm", "seed"]].to_dict("records")
     open_ = [cell for cell in cells if state.get(str(cell["hash"])) not in ("complete", "diverged")]
     return len(cells), [f"{c['arm']}, seed {c['seed']}: {state.get(str(c['hash']), 'not started')}" for c in open_]
-
-
-def _counted(stored: Stored) -> pd.DataFrame:
-    return counts(stored.runs, ["arm", "base"])
-
-
-def _figures(
-    stored: Stored, question: claims.Question, verdicts: claims.Verdicts, folder: Path
-) -> tuple[list[tuple[str, str]], list[str]]:
-    """Draw and save -> [(caption, path within the ablation's folder)], and the metrics asked for but not logged."""
-    for old in [*folder.glob("*.png"), *folder.glob("*.pdf")]:
-        old.unlink()  # of an earlier report with other claims
-    logged = set(stored.rows.metric.unique())
-    asked = list(dict.fromkeys(question.figures or FIGURES))
-    shown = [metric for metric in asked if metric in logged]
-    first_claims = [claim.metric for claim in question.claims[:1] if claim.metric in logged]
-    curves = [("main", first_claims), ("length", [m for m in shown if m in LENGTHS])]
-    others = [m for m in shown if m not in LENGTHS]
-    curves += [
-        (f"training{start // 4 + 1 if start else ''}", others[start : start + 4]) for start in range(0, len(others), 4)
-    ]
-    figures = []
-    if len(verdicts.table) and verdicts.table.n.max() > 0:
-        look.save(plots.forest(*verdicts), folder, "claims")
-        figures.append((words.FOREST, "figures/claims.png"))
-    arm = claims.main_knob(question, stored)
-    how = {
-        "by": plots.facets(stored.runs, arm, stored.knobs),
-        "styles": look.arm_styles(list(stored.runs[arm].cat.categories)),
-    }
-    caption = words.CURVES
-    for file, metrics in curves:
-        if metrics:
-            look.save(plots.small_multiples(stored.rows, metrics, arm, stored.runs, **how), folder, file)
-            figures.append(
-                (f"{'; '.join(look.name_of(m)[0] for m in metrics).capitalize()}. {caption}", f"figures/{file}.png")
-            )
-            caption = words.SAME
-    return figures, [m for m in asked if m not in logged]
 
 
 def summary(stored: Stored, question: claims.Question) -> pd.DataFrame:

@@ -218,6 +218,46 @@ def crossing(
     return cells
 
 
+def rich(cells: list[Cell]) -> list[Cell]:
+    """These runs with the further metrics that a real one logs: KL, accuracy by difficulty, predicted shares, costs."""
+    for number, cell in enumerate(cells):
+        own = np.random.default_rng([number, 7])
+        accuracy, dead = cell.points["accuracy/heldout"], cell.points["groups/zero_advantage"]
+        slow = 1.0 + 0.4 * (cell.knobs.get("aggregate") == "constant")
+        last = max(dead)
+        cell.points["kl/k3"] = {
+            step: float(0.3 * slow * (1 - np.exp(-step / 20)) * (1 + 0.1 * own.normal())) for step in range(0, last, 5)
+        }
+        cell.points["accuracy/train"] = {step: v - 0.02 for step, v in cell.points["reward/mean"].items()}
+        for level in range(1, 4):
+            cell.points[f"accuracy/heldout/level_{level}"] = {
+                step: float(np.clip(v + 0.1 - 0.05 * level + 0.01 * own.normal(), 0, 1)) for step, v in accuracy.items()
+            }
+        cell.points["groups/zero_advantage_predicted"] = {
+            step: v + 0.02 * float(own.normal()) for step, v in dead.items()
+        }
+        cell.points["samples/generated"] = {step: 128.0 for step in dead if step}
+        cell.points["seconds/update"] = {step: 0.1 for step in dead if step}
+        cell.points["learning_rate"] = {step: 5e-4 for step in dead if step}
+    return cells
+
+
+def write_answers(results: Path, ablation: str, cells: Iterable[Cell], text: str) -> None:
+    """Sampled answers in the run folders; `text` is one of the wrong ones."""
+    import pandas as pd
+
+    for cell in cells:
+        folder = results / ablation / "runs" / f"{cell.slug}-{cell.id}"
+        folder.mkdir(parents=True, exist_ok=True)
+        rows = [
+            {"step": step, "prompt": f"{k}+1=", "gold": str(k + 1), "level": 1, "text": said, "reward": reward}
+            | {"length": len(said), "truncated": False}
+            for step in (1, 40)
+            for k, said, reward in ((1, "2$", 1.0), (2, "3$", 1.0), (3, "4$", 1.0), (1, text, 0.0), (2, "9$", 0.0))
+        ]
+        pd.DataFrame(rows).to_parquet(folder / "rollouts.parquet")
+
+
 def write_question(
     results: Path, ablation: str, claims: list[dict], cells: Iterable[Cell] | None = None, **more
 ) -> Path:

@@ -67,7 +67,8 @@ def test_the_verdict_comes_first_in_one_sentence_with_its_interval(whole):
 def test_every_figure_and_file_that_the_report_names_is_there(whole):
     folder, text, printed = whole
     named = re.findall(r"!\[[^]]*\]\(([^)]+)\)", text)
-    assert named == ["figures/claims.png", "figures/main.png", "figures/length.png", "figures/training.png"]
+    names = ["claims", "main", "length", "training", "accuracy_length", "ladder", "more1"]
+    assert named == [f"figures/{name}.png" for name in names]
     assert all((folder / file).is_file() and (folder / file).with_suffix(".pdf").is_file() for file in named)
     paths = [Path(line) for line in printed.splitlines() if line.startswith("/")]
     assert {path.name for path in paths} >= {"report.md", "summary.csv", "claims.csv", "claims.png"}

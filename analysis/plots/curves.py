@@ -1,8 +1,4 @@
-"""Figures from the tidy frame: every one shows n and the single seeds, and reads in colour, in grey and without colour
-vision.
-
-No figure goes through pyplot, so nothing here depends on a window system or changes settings that other code sees.
-"""
+"""Courses over the steps of training: means over seeds with their bands, single seeds, panels by metric or group."""
 
 import math
 import textwrap
@@ -14,22 +10,13 @@ import seaborn as sns
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from analysis import stats
-from analysis.claims import EQUAL, NULL, REPRODUCED, REVERSED
 from analysis.load import Absent, in_order
-from analysis.look import SETTINGS, Style, arm_styles, name_of, short_names
+from analysis.look import SETTINGS, Style, arm_styles, name_of
+from analysis.plots.legend import legend
 
-# no arm's colours: a verdict is not an arm
-VERDICT_LOOK = {
-    REPRODUCED: ("#111111", "D"),
-    EQUAL: ("#111111", "s"),
-    REVERSED: ("#B2182B", "X"),
-    NULL: ("#666666", "s"),
-}
-UNDECIDED = ("#777777", "o")
 MANY_POINTS = 20_000  # in one panel; above it the thin lines become pixels, or a vector file has megabytes
 
 
@@ -94,7 +81,7 @@ def small_multiples(
         for ax in panels[len(wanted) :]:
             ax.set_axis_off()
         _same_scale({ax: metric for ax, (metric, *_) in zip(panels, wanted, strict=False)})
-        below = _legend(figure, arms, styles, counts, runs, arm)
+        below = legend(figure, arms, styles, counts, runs, arm)
         figure.set_figheight((2.1 if grid else 1.75) * lines + 0.45 + 0.18 * below)
         sns.despine(figure)
     return figure
@@ -210,123 +197,3 @@ def _same_scale(metrics: Mapping[Axes, str]) -> None:
         low, high = min(ax.get_ylim()[0] for ax in group), max(ax.get_ylim()[1] for ax in group)
         for ax in group:
             ax.set_ylim(low, high)
-
-
-def _legend(
-    figure: Figure,
-    arms: Sequence[str],
-    styles: Mapping[str, Style],
-    counts: Mapping[str, set[int]],
-    runs: pd.DataFrame,
-    arm: str,
-) -> int:
-    """Below the panels: each arm with its n, and how many of its runs did not complete -> its height in lines."""
-    names, heading = short_names(arms) if arm == "arm" else ({name: str(name) for name in arms}, arm)
-    handles = []
-    for name in arms:
-        style, n = styles[name], sorted(counts[name])
-        seen = f"{n[0]}" if len(n) == 1 else f"{n[0]} to {n[-1]}" if n else "0"
-        states = runs.state[runs[arm].astype(object).eq(name)].value_counts().drop("complete", errors="ignore")
-        more = ["no interval"] if n == [1] else []
-        more += [f"{count} {state}" for state, count in sorted(states.items())]
-        text = f"{names[name]} ({', '.join([f'n = {seen}', *more])})"
-        line = Line2D([], [], color=style.colour, linewidth=1.8, marker=style.marker, markersize=4.5, label=text)
-        line.set_dashes(style.dash or (None, None))
-        handles.append(line)
-    if runs.state.isin(["failed", "diverged"]).any():
-        handles.append(Line2D([], [], linestyle="none", marker="x", color="#555555", label="run failed or diverged"))
-    if runs.state.eq("running").any():
-        handles.append(
-            Line2D([], [], linestyle="none", marker="o", fillstyle="none", color="#555555", label="run not finished")
-        )
-    widest = max(len(handle.get_label()) for handle in handles)
-    per_row = max(1, min(len(handles), int(figure.get_figwidth() * 15 // (widest + 8))))
-    figure.legend(
-        handles=handles,
-        loc="outside lower center",
-        ncols=per_row,
-        frameon=False,
-        title=heading or None,
-        handlelength=3.2,
-    )
-    return math.ceil(len(handles) / per_row) + bool(heading)
-
-
-def forest(table: pd.DataFrame, pairs: pd.DataFrame) -> Figure:
-    """Paired differences of all claims that have pairs: mean, 95 % t interval, single pairs, margin, n and verdict.
-
-    table, pairs: of claims.verdicts. Claims about the same metric share an axis, in the metric's unit; the band around
-    0 is the claim's margin. n counts pairs. Raises ValueError if no claim has a pair.
-    """
-    shown = table[table.n > 0]
-    if not len(shown):
-        raise ValueError("No claim has a pair of complete runs; there is nothing to draw.")
-    groups = [group for _, group in shown.groupby("metric", sort=False)]
-    with rc_context(SETTINGS):
-        figure = Figure(figsize=(7.4, 0.3 + sum(0.62 + 0.5 * len(group) for group in groups)), layout="constrained")
-        panels = figure.subplots(
-            len(groups), 1, squeeze=False, gridspec_kw={"height_ratios": [0.5 + len(group) for group in groups]}
-        )
-        for ax, group in zip(panels[:, 0], groups, strict=True):
-            _forest_panel(ax, group, pairs)
-        sns.despine(figure, left=True)
-    return figure
-
-
-def _forest_panel(ax: Axes, group: pd.DataFrame, pairs: pd.DataFrame) -> None:
-    places = np.arange(len(group))[::-1]
-    labels = []
-    for place, row in zip(places, group.to_dict("records"), strict=True):
-        colour, marker = VERDICT_LOOK.get(row["verdict"], UNDECIDED)
-        if row["margin"] > 0:
-            ax.fill_between(
-                [-row["margin"], row["margin"]], place - 0.4, place + 0.4, color="#e3e3e3", linewidth=0, zorder=0
-            )
-        single = pairs.difference[pairs.claim.eq(row["claim"])]
-        ax.plot(
-            single,
-            np.full(len(single), place - 0.2),
-            "|",
-            color="#444444",
-            markersize=5,
-            markeredgewidth=0.9,
-            alpha=0.75,
-            zorder=2,
-        )
-        ax.plot([row["low"], row["high"]], [place, place], color=colour, linewidth=2, solid_capstyle="butt", zorder=3)
-        ax.plot(
-            row["difference"],
-            place,
-            marker=marker,
-            color=colour,
-            markersize=6,
-            markeredgecolor="white",
-            markeredgewidth=0.6,
-            zorder=4,
-        )
-        ax.text(
-            1.015,
-            place,
-            f"{row['verdict']}\nn = {row['n']}",
-            transform=ax.get_yaxis_transform(),
-            va="center",
-            fontsize=7.5,
-            color=colour,
-            linespacing=1.25,
-        )
-        steps = (
-            f"step {row['first_step']}"
-            if row["first_step"] == row["last_step"]
-            else f"steps {row['first_step']}–{row['last_step']}"
-        )
-        expected = {"greater": "expected > 0", "less": "expected < 0", "equal": "expected 0"}[row["expect"]]
-        lines = [f"{row['claim']}. {row['x']} − {row['y']}", row["where"], f"{steps}, {expected}"]
-        labels.append("\n".join(filter(None, lines)))
-    ax.axvline(0, color="#333333", linewidth=0.9, zorder=1)
-    ax.set_yticks(places, labels)
-    ax.tick_params(axis="y", length=0)
-    ax.grid(axis="y", visible=False)
-    ax.set_ylim(-0.6, len(group) - 0.4)
-    ax.xaxis.set_major_locator(MaxNLocator(6))
-    name, unit = name_of(group.metric.iloc[0])
-    ax.set_xlabel(f"paired difference: {name}" + (f" ({unit})" if unit else ""))

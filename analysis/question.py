@@ -1,0 +1,158 @@
+"""The question of an ablation and its claims, as the crossing wrote them down at its start."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from omegaconf import OmegaConf
+
+from analysis.load import Stored, value, within
+
+GREATER, LESS, EQUAL_TO, IDENTICAL = "greater", "less", "equal", "identical"
+EXPECTATIONS = (GREATER, LESS, EQUAL_TO, IDENTICAL)
+NEEDED = ("says", "metric", "window", "compare", "expect")
+OPTIONAL = ("where", "margin", "paper", "at", "written")
+
+
+class BadClaim(ValueError):
+    """An entry under `claims` that cannot be judged as it stands."""
+
+
+class Claim(NamedTuple):
+    """compare: knob -> (value of x, value of y), the difference is x - y. window: first and last step, both included.
+    expect: greater, less, equal, or identical (bit by bit). target: what the difference is compared with, 0 unless the
+    claim expects a number. margin: in the metric's unit, a difference from the target inside it is a null; None where
+    the claim has none. at: another metric -> (low, high), only the steps of the window at which a run is inside count
+    (see `analysis.matched`). written: (commit, ISO date) at which the claim got its present form, empty if not known.
+    """
+
+    says: str
+    metric: str
+    window: tuple[int, int]
+    compare: dict[str, tuple]
+    where: dict
+    expect: str
+    margin: float | None
+    paper: str
+    at: dict[str, tuple[float, float]]
+    target: float = 0.0
+    written: tuple[str, str] = ("", "")
+
+
+class Question(NamedTuple):
+    """results/<ablation>/ablation.yaml. cells: the runs the crossing consists of, each at least {hash, arm, seed};
+    None: not said. placebo: knob -> value of the arm that can teach nothing, over which gains are stated. same: pairs
+    of arms that are equal by construction, and why."""
+
+    name: str
+    question: str
+    paper: str
+    claims: list[Claim]
+    figures: list[str]
+    budget: str
+    cells: list[dict] | None
+    placebo: dict
+    same: list[tuple[str, str, str]]
+
+
+def read_question(results: Path | str, ablation: str) -> Question:
+    """The question and claims that the crossing left beside its results. Raises FileNotFoundError or BadClaim, with
+    the file."""
+    file = Path(results) / ablation / "ablation.yaml"
+    if not file.is_file():
+        raise FileNotFoundError(
+            f"There is no {file}; a crossing writes it when it starts. Run `ablate ablation={ablation}`."
+        )
+    content = OmegaConf.to_container(OmegaConf.load(file), resolve=True)
+    claims = []
+    for number, given in enumerate(content.get("claims") or [], start=1):
+        try:
+            claims.append(claim(given))
+        except BadClaim as error:
+            raise BadClaim(f"{file}, claim {number}: {error}") from None
+    return Question(
+        ablation,
+        content.get("question", ""),
+        content.get("paper", ""),
+        claims,
+        list(content.get("figures") or []),
+        str(content.get("budget", "")),
+        content.get("cells"),
+        {key: value(wanted) for key, wanted in (content.get("placebo") or {}).items()},
+        [(*each["arms"], each["why"]) for each in content.get("equal_by_construction") or []],
+    )
+
+
+def claim(given: Mapping) -> Claim:
+    """A claim from its yaml entry. Raises BadClaim: what was given, what is allowed."""
+    if missing := [key for key in NEEDED if key not in given]:
+        raise BadClaim(
+            f"it has no {', '.join(missing)}; a claim needs {', '.join(NEEDED)} and may have {', '.join(OPTIONAL)}."
+        )
+    if unknown := [key for key in given if key not in NEEDED + OPTIONAL]:
+        raise BadClaim(
+            f"{', '.join(map(str, unknown))} is not part of a claim; it may have {', '.join(NEEDED + OPTIONAL)}."
+        )
+    expect, target, margin = *_expected(given["expect"]), given.get("margin")
+    if (margin is None and expect == EQUAL_TO) or (margin is not None and not (math.isfinite(margin) and margin > 0)):
+        raise BadClaim(
+            f"margin is {margin}; it must be a number above 0 in the metric's unit, and `expect: equal` needs one."
+        )
+    where = {key: value(wanted) for key, wanted in (given.get("where") or {}).items()}
+    at = given.get("at") or {}
+    if not all(isinstance(band, Sequence) and len(band) == 2 and band[0] < band[1] for band in at.values()):
+        raise BadClaim(f"at is {at}; it must name bands as {{metric: [low, high]}} with low < high.")
+    written = given.get("written") or {}
+    return Claim(
+        given["says"],
+        given["metric"],
+        _window(given["window"]),
+        _compared(given["compare"]),
+        where,
+        expect,
+        margin,
+        str(given.get("paper", "")),
+        {metric: tuple(band) for metric, band in at.items()},
+        target,
+        (str(written.get("commit", "")), str(written.get("date", ""))),
+    )
+
+
+def _expected(expect: object) -> tuple[str, float]:
+    """(what, the number): a number is an equality with it."""
+    if isinstance(expect, int | float) and not isinstance(expect, bool) and math.isfinite(expect):
+        return EQUAL_TO, float(expect)
+    if expect not in EXPECTATIONS:
+        raise BadClaim(f"expect is {expect!r}; it must be one of {', '.join(EXPECTATIONS)}, or a number.")
+    return str(expect), 0.0
+
+
+def _window(window: object) -> tuple[int, int]:
+    if not (
+        isinstance(window, Sequence)
+        and len(window) == 2
+        and all(isinstance(s, int) for s in window)
+        and window[0] <= window[1]
+    ):
+        raise BadClaim(
+            f"window is {window}; it must be [first, last], two steps with first <= last (both are included)."
+        )
+    return tuple(window)
+
+
+def _compared(compare: object) -> dict[str, tuple]:
+    if not (
+        isinstance(compare, Mapping) and compare and all(isinstance(v, list) and len(v) == 2 for v in compare.values())
+    ):
+        raise BadClaim(f"compare is {compare}; it must name the two arms as {{knob: [x, y]}}.")
+    pairs = {key: (value(pair[0]), value(pair[1])) for key, pair in compare.items()}
+    if "seed" in pairs or all(x == y for x, y in pairs.values()):
+        raise BadClaim(f"compare is {compare}; it must name two arms that differ in a knob other than the seed.")
+    return pairs
+
+
+def of_the_crossing(stored: Stored, question: Question) -> tuple[Stored, int]:
+    """Only the runs that the crossing consists of, if it says which; and how many others the store has under this
+    name."""
+    return (stored, 0) if question.cells is None else within(stored, [str(cell["hash"]) for cell in question.cells])
