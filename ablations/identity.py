@@ -12,6 +12,7 @@ from typing import Any
 # Where and how a run is executed, and what is asked about it afterwards.
 OUTSIDE = (
     *("hydra", "machine", "name", "budget", "question", "paper", "crossing", "claims", "figures", "placebo", "plain"),
+    "search",
 )
 
 

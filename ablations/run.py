@@ -7,7 +7,7 @@ import platform
 import shlex
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,12 @@ from tqdm import tqdm
 from ablations import build, crossing, evaluate, grpo, identity, rollout, tracking
 from ablations.contradictions import Refused, refuse, refuse_unwritable
 from ablations.policy.language import LanguagePolicy
+from ablations.search.stop import Stopped
 from ablations.state import State, frozen, seed_of
 
 PACKAGES = ("torch", "transformers", "hydra-core", "omegaconf", "mlflow", "numpy", "pandas", "ablations")
 EXAMPLES_PER_STEP = 32
+Watch = Callable[[Mapping[str, Any]], None] | None
 
 build.register_resolvers()
 
@@ -51,9 +53,9 @@ def _hydra_main(cfg: DictConfig) -> None:
         sys.exit(f"ablate: {error}")
 
 
-def run(cfg: DictConfig, overrides: list[str]) -> str:
-    """Train what `cfg` says, unless it is done already -> state: complete, failed, diverged, or running (in another
-    process).
+def run(cfg: DictConfig, overrides: list[str], watch: Watch = None) -> str:
+    """Train what `cfg` says, unless it is done already -> state: complete, failed, diverged, pruned, or running (in
+    another process). watch(row), if given, sees every row once it is on disk, and may raise Stopped: pruned.
 
     The outcome is written to the run's folder before this returns; only Refused, a config that cannot run, and
     KeyboardInterrupt leave.
@@ -71,13 +73,13 @@ def run(cfg: DictConfig, overrides: list[str]) -> str:
             if crossing.state(cell.folder)["state"] == "complete":
                 print(f"complete already: {cell.folder}", flush=True)
                 return "complete"
-            return _recorded(cfg, config, knobs, cell, overrides, results)
+            return _recorded(cfg, config, knobs, cell, overrides, results, watch)
     except Timeout:
         print(f"running in another process: {cell.folder}", flush=True)
         return "running"
 
 
-def _recorded(cfg, config, knobs, cell, overrides, results) -> str:
+def _recorded(cfg, config, knobs, cell, overrides, results, watch) -> str:
     describe(cell.folder, config, overrides)
     _status(cell.folder, "running")
     journal = tracking.Journal(cell.folder)  # an unfinished run starts again
@@ -86,7 +88,11 @@ def _recorded(cfg, config, knobs, cell, overrides, results) -> str:
         for row in trained(cfg, knobs, cell.folder, results):
             journal.write(row)  # first: it survives whatever happens to the mirror
             mirror.write(row)
+            if watch is not None:
+                watch(row)
         state, reason = "complete", ""
+    except Stopped as stop:
+        state, reason = "pruned", str(stop)
     except grpo.Diverged as error:
         torch.save(
             {k: v for k, v in error.batch.items() if isinstance(v, torch.Tensor)}, cell.folder / "diverged_batch.pt"

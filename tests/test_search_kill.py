@@ -1,0 +1,98 @@
+"""A search that is killed goes on: the same trials, the same points, the same total."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import optuna
+import postgres
+import pytest
+from optuna.trial import TrialState
+from searching import command, opened
+
+from ablations import build
+
+TRIALS, SEEDS = 40, 2
+
+
+@pytest.fixture(scope="module")
+def database():
+    """A real server. In CI its absence is a failure."""
+    if (programs := postgres.programs()) is None:
+        assert not os.environ.get("CI"), "PostgreSQL's server is not installed (Debian: apt-get install postgresql)"
+        pytest.skip("needs PostgreSQL's server: initdb and postgres are neither on PATH nor in /usr/lib/postgresql")
+    with postgres.server(programs) as url:
+        yield url
+
+
+def started(*arguments: str) -> subprocess.Popen:
+    here = Path(build.PACKAGE).parent
+    path = os.pathsep.join([str(here), str(here / "tests")])
+    return subprocess.Popen(
+        [sys.executable, "-m", "ablations.search.command", *arguments],
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def settled(storage, name: str) -> int:
+    try:
+        trials = optuna.load_study(study_name=name, storage=storage()).get_trials(deepcopy=False)
+    except (KeyError, optuna.exceptions.StorageInternalError):  # not begun yet, or no tables yet
+        return 0
+    return sum(trial.state.is_finished() for trial in trials)
+
+
+def killed_at(count: int, storage, name: str, arguments: list[str]) -> None:
+    process = started(*arguments)
+    try:
+        while settled(storage, name) < count:
+            assert process.poll() is None, process.stdout.read()
+            time.sleep(0.05)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["journal", "postgresql"])
+def test_forty_trials_killed_twice_end_at_forty_settled_trials_without_a_duplicate(where, results, request):
+    url = "journal" if where == "journal" else request.getfixturevalue("database")
+    name = f"killed_{where}"
+    arguments = command(
+        "slow", f"trials={TRIALS}", f"seeds={SEEDS}", "workers=2", f"storage={url}", f"name={name}", "search.grace=8"
+    )
+
+    def storage():
+        return opened(url, results / name)
+
+    for count in (10, 25):
+        killed_at(count, storage, name, arguments)
+    interrupted = settled(storage, name)
+    assert 25 <= interrupted < TRIALS
+
+    process = started(*arguments)
+    said, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, said
+    assert f"{interrupted} settled already" in said and "goes on with" in said and "held-out accuracy" in said
+    assert "only" not in said.partition("postgresql://")[2][:60]  # the password
+
+    trials = optuna.load_study(study_name=name, storage=storage()).get_trials()
+    assert [trial.number for trial in trials] == list(range(TRIALS))
+    assert {trial.state for trial in trials} == {TrialState.COMPLETE}
+    assert len({trial.params["optimizer.lr"] for trial in trials}) == TRIALS
+    assert all(len(trial.user_attrs["scores"]) == SEEDS for trial in trials)
+    # Two workers, killed twice: at most four runs were in the middle, and no other was trained again.
+    tries = Counter(len(path.read_text().splitlines()) for path in results.glob(f"{name}/runs/*/tries.txt"))
+    assert sum(tries.values()) == TRIALS * SEEDS + 2 and sum(tries.values()) + 4 >= sum(k * v for k, v in tries.items())
+
+    process = started(*arguments)  # and once more: nothing is left to do
+    said, _ = process.communicate(timeout=300)
+    assert process.returncode == 0 and f"{TRIALS} settled already" in said
+    assert Counter(len(p.read_text().splitlines()) for p in results.glob(f"{name}/runs/*/tries.txt")) == tries
