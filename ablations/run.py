@@ -22,6 +22,7 @@ from tqdm import tqdm
 
 from ablations import build, crossing, evaluate, grpo, identity, rollout, tracking
 from ablations.contradictions import Refused, refuse, refuse_unwritable
+from ablations.passes import Passes
 from ablations.policy.language import LanguagePolicy
 from ablations.search.stop import Stopped
 from ablations.state import State, frozen, seed_of
@@ -153,8 +154,19 @@ def trained(cfg: DictConfig, knobs: grpo.Knobs, folder: Path, results: Path):
         sync_every=cfg.reference.sync_every,
         sync_mix=cfg.reference.mix,
     )
+    passes = Passes(
+        folder,
+        task,
+        **cfg.evaluate.pass_at,
+        last=cfg.steps,
+        batch=cfg.evaluate.batch,
+        max_new_tokens=cfg.rollout.max_new_tokens,
+        temperature=cfg.rollout.temperature,
+        seed=seed,
+    )
     with tqdm(total=cfg.steps, desc=folder.name, disable=None if alone else True, leave=False) as bar:
         for row in rows:
+            row |= passes(row["step"], policy)
             yield row
             bar.update(row["step"] - bar.n)
             bar.set_postfix({name: f"{row[key]:.2f}" for name, key in HEADLINE.items() if key in row})

@@ -15,6 +15,7 @@ import pandas as pd
 from analysis.raw import Points, Raw
 
 FOLDER, RUNS, CURVES, FACTS, ANSWERS = "data", "runs.csv", "curves.parquet", "facts.json", "answers.csv"
+EVALUATION = "evaluation.parquet"  # counted answers by problem, in a run's folder under the same name
 OF_A_RUN = ("hash", "state", "reason", "folder", "commit", "commit_date", "infinite", "started", "arm", "seed", "base")
 
 

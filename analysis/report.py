@@ -19,6 +19,7 @@ from analysis import (
     claims,
     compare,
     drawn,
+    evaluated,
     html,
     identical,
     index,
@@ -117,14 +118,18 @@ def report(
     figures = drawn.draw(stored, question, verdicts, folder)
     facts = of_runs(results, name, stored.runs)
     sampled = answers.chosen(results, name, stored.runs)
+    counted = evaluated.read(results, name, stored.runs)
     kept.write(folder, stored.rows, stored.runs, stored.knobs)
     kept.write_facts(folder, facts._asdict())
     answers.keep(sampled, folder)
+    evaluated.keep(counted, folder)
     material = sections.Material(
         question=question,
         stored=stored,
         verdicts=verdicts,
         arms=arms.measured(stored, question),
+        passes=evaluated.gains(counted, evaluated.asked_for(list(stored.rows.metric.cat.categories))),
+        changes=evaluated.changes(counted),
         same_arm=same_arm.check(stored, question),
         same=[(*each, identical.arms_apart(stored, *each[:2])) for each in _by_construction(stored, question)],
         facts=facts,

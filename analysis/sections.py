@@ -6,14 +6,14 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from analysis import look, words
+from analysis import by_arm, look, words
 from analysis.arms import Arms
 from analysis.claims import NO_VERDICT, Verdicts
 from analysis.facts import Facts
 from analysis.load import Stored
 from analysis.page import Block, Bullets, Emphasis, Fold, Heading, Picture, Source, Strong, Table, Text, text
 from analysis.question import EQUAL_TO, Question
-from analysis.words import ends, interval, number, p_value, steps, whole
+from analysis.words import ends, number, p_value, steps, whole
 
 
 class Material(NamedTuple):
@@ -26,6 +26,8 @@ class Material(NamedTuple):
     stored: Stored
     verdicts: Verdicts
     arms: Arms | None
+    passes: pd.DataFrame
+    changes: pd.DataFrame
     same_arm: pd.DataFrame
     same: Sequence[tuple[str, str, str, str]]
     figures: Sequence[tuple[str, str]]
@@ -47,8 +49,9 @@ def page(given: Material) -> list[Block]:
         *([text(Strong(f"{ran}."))] if "," in ran else []),
         *_verdict(given),
         *_figures(given.figures, given.skipped),
-        *_arms(given.arms),
-        *_same_arm(given.same_arm),
+        *by_arm.arms(given.arms),
+        *by_arm.passes(given.passes, given.changes),
+        *by_arm.same_arm(given.same_arm),
         *_runs(given),
         *_fixed(given.facts),
         *_pairs(given.verdicts),
@@ -172,65 +175,6 @@ def _figures(figures: Sequence[tuple[str, str]], skipped: Sequence[str]) -> list
     shown: list[Block] = [Picture(file, caption) for caption, file in figures]
     missing = [text(f"Asked for but logged by no run: {', '.join(skipped)}.")] if skipped else []
     return [Heading("Figures"), *shown, *missing] if shown or missing else []
-
-
-def _arms(arms: Arms | None) -> list[Block]:
-    if arms is None:
-        return []
-    name, unit = look.name_of(arms.metric)
-    head = ["arm", "base", "n", "mean", "95 % interval", "interquartile mean", "area under the course"]
-    head += [f"steps to {number(arms.level)}", "reached"]
-    if arms.reference:
-        head.append(f"P(above {arms.reference})")
-    if arms.placebo:
-        head.append(f"gain over {arms.placebo}")
-    lines = []
-    for row in arms.table.to_dict("records"):
-        within = f" [{number(row['iqm_low'])}, {number(row['iqm_high'])}]" if row["iqm_low"] == row["iqm_low"] else ""
-        line = [row["arm"], row["base"], row["n"], number(row["mean"])]
-        line += [_between(row["low"], row["high"]), f"{number(row['iqm'])}{within}"]
-        line += [number(row["area"]) + (f" (without {row['area_without']})" if row["area_without"] else "")]
-        line += [f"{whole(row['median'])}", f"{row['reached']} of {row['waited']}"]
-        if arms.reference:
-            chance = f"{number(row['better'], 2)} [{number(row['better_low'], 2)}, {number(row['better_high'], 2)}]"
-            line.append(chance if row["better_n"] else "–")
-        if arms.placebo:
-            line.append(interval({**row, "difference": row["gain"], "low": row["gain_low"], "high": row["gain_high"]}
-                                 | {"n": row["gain_n"]}))
-        lines.append(line)
-    about = (
-        f"{name.capitalize()}{f' ({unit})' if unit else ''} of the complete runs at step {arms.last}. The area is the "
-        f"mean height of the course. {number(arms.level)} lies half of the largest rise of any arm above the base "
-        "policies; the steps to it are medians in which runs that never got there, or stopped, count as not having "
-        "arrived (∞: fewer than half did)."
-    )
-    if arms.reference:
-        about += f" P(above {arms.reference}) is the chance that a run of this arm ends above one of that arm."
-    return [Heading("Arms side by side"), text(about), Table(head, lines)]
-
-
-def _between(low: float, high: float) -> str:
-    return "–" if low != low else f"[{number(low)}, {number(high)}]"
-
-
-def _same_arm(table: pd.DataFrame) -> list[Block]:
-    if not len(table):
-        return []
-    head = ["metric", "steps", "arm", "n", "halves apart: half of the splits above", "one in twenty above"]
-    lines = [
-        [r.metric, r.window, r.arm, r.n, number(r.apart), number(r.far), f"{100 * r.significant:.1f} %"]
-        for r in table.itertuples()
-    ]
-    share = table.significant.mean()
-    return [
-        Heading("The same arm against itself"),
-        text(
-            "Each arm's seeds split into two halves at random, many times: what differs there is chance. On average "
-            f"{100 * share:.1f} % of the splits have p < .05, where 5 % are to be expected; the distances say what "
-            "size of difference between unpaired halves means nothing."
-        ),
-        Fold(f"{len(lines)} rows", [Table([*head, "p < .05"], lines, main=0)]),
-    ]
 
 
 def completeness(question: Question, stored: Stored) -> str:
