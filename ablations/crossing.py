@@ -4,11 +4,14 @@ Hydra composes and launches the cells (`conf/hydra/launcher`); each cell records
 that one that fails stops no other. What is here runs once, in the process that the user started.
 """
 
-import json
+import copy
+import functools
+import os
+import re
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,9 +24,11 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from tqdm import tqdm
 
-from ablations import build, identity, provenance, tracking
+from ablations import build, forecast, identity, isolation, journal, provenance, tracking
 from ablations.contradictions import Refused, refuse, refuse_unwritable
 from ablations.inert import equal_by_construction
+from ablations.spelling import canonical
+from ablations.status import folder_of, status, table, write_status
 
 
 class Cell(NamedTuple):
@@ -45,6 +50,7 @@ class Crossing(NamedTuple):
     tracking: str  # as in machine.tracking
 
 
+SPLIT = BasicSweeper.split_arguments  # before it is told which cells are left
 STARTED: list[Crossing] = []  # the crossing that this process is running, if it is one
 
 
@@ -54,42 +60,111 @@ class Started(Callback):
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
         try:
-            STARTED.append(start(config))
-        except Refused as error:
+            crossing, left = start(config, open_cells(STARTED[-1]) if STARTED else None)
+        except (Refused, ValueError) as error:
             sys.exit(f"ablate: {error}")
+        STARTED.append(crossing)
+        if not left:
+            sys.exit(0)
+        # Hydra would launch every cell, a job in a queue for each that is complete, too; and before that compose every
+        # cell once more, to see whether it can.
+        BasicSweeper.split_arguments = staticmethod(lambda *_, **__: [left])
+        BasicSweeper.validate_batch_is_legal = lambda *_: None
         if config.machine.progress and sys.stderr.isatty():
-            threading.Thread(target=watch, args=(STARTED[0], config.steps), daemon=True).start()
+            threading.Thread(target=watch, args=(crossing, config.steps), daemon=True).start()
 
 
-def start(config: DictConfig) -> Crossing:
+def start(config: DictConfig, only: Set[str] | None = None) -> tuple[Crossing, list[list[str]]]:
     """Compose every cell, refuse what contradicts itself, create the store and the parent run, and write
-    results/<name>/ablation.yaml."""
+    results/<name>/ablation.yaml -> the crossing, and the overrides of the cells to launch: those that are not complete
+    (of `only` these hashes, if given).
+    """
     results = Path(identity.results_folder())
     refuse_unwritable(str(results))
     cells: dict[str, Cell] = {}
+    spelled: dict[str, list[str]] = {}
+    configs: dict[str, Mapping[str, Any]] = {}
     arms: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = {}  # (seed, base) -> arm -> config
-    for overrides in cell_overrides(config):
-        cfg = compose("config", overrides)
-        resolved = build.plain(cfg)
-        refuse(resolved)
-        build.knobs(cfg)
+    for overrides, resolved in composed(cell_overrides(config)):
         cell = cell_of(resolved, overrides, results)
-        cells.setdefault(cell.hash, cell)
+        cells.setdefault(cell.hash, cell)  # two spellings of one choice are one cell
+        spelled.setdefault(cell.hash, list(overrides))
         arms.setdefault((cell.seed, cell.choices.get("base", "")), {})[cell.arm] = resolved
+        configs.setdefault(cell.hash, resolved)
     crossing = Crossing(resolved["name"], results, list(cells.values()), resolved["machine"]["tracking"])
+    open_ = [cell.hash for cell in crossing.cells if status(cell.folder)["state"] != "complete"]
+    if config.dry_run:
+        predicted = forecast.sentence(results, [configs[hashed] for hashed in open_], processes(config))
+        print(f"{table(crossing.cells)}\n{predicted}\nNothing was started.")
+        sys.exit(0)
     same = equal_by_construction(next(iter(arms.values())))
     for one, other, why in same:
         print(f"warning: {one} and {other} are equal by construction: {why}", file=sys.stderr, flush=True)
     record(crossing, resolved, same)
-    if (uri := tracking.store_uri(results, crossing.tracking)) is not None:
-        tracking.ensure_store(uri, crossing.name, results)
-        tracking.parent_run(uri, crossing.name)
-    done = sum(state(cell.folder)["state"] == "complete" for cell in crossing.cells)
+    prepare_store(crossing)
+    done = len(crossing.cells) - len(open_)
     print(
         f"{crossing.name}: {len(crossing.cells)} runs, {done} complete already; results in {results / crossing.name}",
         flush=True,
     )
-    return crossing
+    return crossing, [spelled[hashed] for hashed in open_ if only is None or hashed in only]
+
+
+def prepare_store(crossing: Crossing) -> None:
+    """Store, experiment and parent run before the cells ask for them all at once. In a process of its own: a database
+    that is open here would be handed to every run that is forked from here, and SQLite does not survive that."""
+    work = functools.partial(tracking.prepare, crossing.results, crossing.tracking, crossing.name)
+    tracking.warm(crossing.tracking)
+    isolation.apart(work) if isolation.POSSIBLE else work()
+
+
+def processes(config: DictConfig) -> int:
+    """How many cells run at the same time, as far as the launcher says it: n_jobs of joblib, else all cores."""
+    given = config.hydra.launcher.get("n_jobs") or -1
+    return given if given > 0 else os.cpu_count() or 1
+
+
+def composed(cells: Sequence[Sequence[str]]) -> Iterator[tuple[Sequence[str], dict[str, Any]]]:
+    """(overrides, resolved config) of every cell; Refused for the first that contradicts itself.
+
+    Cells that differ by their seed alone are composed once: composing costs a third of a second, and no file is chosen
+    by a seed.
+    """
+    refuse_swept(cells)
+    known: dict[tuple[str, ...], DictConfig] = {}
+    for overrides in cells:
+        seeds = [override for override in overrides if override.startswith("seed=")]
+        shared = tuple(override for override in overrides if override not in seeds)
+        if shared not in known:
+            known[shared] = compose("config", list(overrides))
+            build.knobs(known[shared])
+        cfg = copy.deepcopy(known[shared])
+        for seed in seeds:
+            cfg.seed = OverridesParser.create().parse_override(seed).value()
+        resolved = build.plain(cfg)
+        refuse(resolved)
+        yield overrides, resolved
+
+
+def refuse_swept(cells: Sequence[Sequence[str]]) -> None:
+    """Raise Refused where cells differ in what belongs to the crossing as a whole."""
+    given: dict[str, set[str]] = {}
+    for override in (override.lstrip("+~") for overrides in cells for override in overrides if "=" in override):
+        key, text = override.split("=", 1)
+        given.setdefault(key, set()).add(text)
+    for key, texts in given.items():
+        if len(texts) > 1 and re.split(r"[./]", key)[0] in (*identity.OUTSIDE, "ablation"):
+            raise Refused(
+                f"{key} is swept ({', '.join(sorted(texts))}), but it belongs to a crossing as a whole: its cells "
+                "start together, in one place. Give one command for each value."
+            )
+
+
+def open_cells(crossing: Crossing) -> set[str]:
+    """Cells that nobody has an outcome of and nobody runs: not started, or lost with their worker."""
+    lost = {c.hash for c in crossing.cells if journal.status(c.folder)["state"] == "running"}
+    running = {c.hash for c in crossing.cells if status(c.folder)["state"] == "running"}
+    return lost - running
 
 
 def in_crossing() -> bool:
@@ -97,17 +172,26 @@ def in_crossing() -> bool:
     return HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
 
 
+def given(overrides: Any) -> list[str]:
+    """A list of overrides as the user typed them. Read item by item, OmegaConf would fill in `${seed}` with the seed of
+    the process that reads it."""
+    return OmegaConf.to_container(overrides, resolve=False) if OmegaConf.is_config(overrides) else list(overrides)
+
+
 def cell_overrides(config: DictConfig) -> list[list[str]]:
     """The override lists of all cells, as Hydra's own sweeper will make them."""
     swept = [f"{key}={text}" for key, text in (config.hydra.sweeper.params or {}).items()]
-    parsed = OverridesParser.create().parse_overrides([*swept, *config.hydra.overrides.task])
-    return BasicSweeper.split_arguments(parsed, max_batch_size=None)[0]
+    parsed = OverridesParser.create().parse_overrides([*swept, *given(config.hydra.overrides.task)])
+    return SPLIT(parsed, max_batch_size=None)[0]
 
 
 def cell_of(resolved: Mapping[str, Any], overrides: Sequence[str], results: Path) -> Cell:
-    """The cell that a resolved config and its overrides name."""
-    hashed, choices = identity.config_hash(resolved), identity.swept(overrides)
-    folder = results / resolved["name"] / "runs" / identity.slug(choices, hashed)
+    """The cell that a resolved config and its overrides name. A value is spelled in one way (1.0 as 1), and a run that
+    is there under another readable name is the same run."""
+    hashed = identity.config_hash(resolved)
+    choices = {key: canonical(text) for key, text in identity.swept(overrides).items()}
+    runs = results / resolved["name"] / "runs"
+    folder = folder_of(runs, hashed) or runs / identity.slug(choices, hashed)
     return Cell(hashed, identity.arm(choices), str(resolved["seed"]), folder, choices)
 
 
@@ -129,14 +213,6 @@ def record(crossing: Crossing, resolved: Mapping[str, Any], same: Sequence[tuple
     OmegaConf.save(OmegaConf.create(kept), folder / "ablation.yaml")
 
 
-def state(folder: Path) -> dict[str, str]:
-    """{"state", "reason"} of a run's folder; "not started" if nothing is there."""
-    try:
-        return json.loads((folder / "status.json").read_text())
-    except FileNotFoundError:
-        return {"state": "not started", "reason": ""}
-
-
 def watch(crossing: Crossing, steps: int, every: float = 2.0) -> None:
     """A bar over all cells' steps, read from their journals, until the process ends. The cells show none of their
     own.
@@ -145,40 +221,54 @@ def watch(crossing: Crossing, steps: int, every: float = 2.0) -> None:
     with tqdm(total=total, desc=crossing.name, unit="row", leave=False) as bar:
         while bar.n < total:
             bar.update(sum(rows_written(cell.folder) for cell in crossing.cells) - bar.n)
-            states = [state(cell.folder)["state"] for cell in crossing.cells]
+            states = [status(cell.folder)["state"] for cell in crossing.cells]
             bar.set_postfix_str(", ".join(f"{states.count(name)} {name}" for name in sorted(set(states))))
             time.sleep(every)
 
 
 def rows_written(folder: Path) -> int:
     """Rows of metrics that a run has put on disk."""
-    journal = folder / "journal.jsonl"
-    return journal.read_bytes().count(b"\n") if journal.exists() else 0
+    rows = folder / "journal.jsonl"
+    return rows.read_bytes().count(b"\n") if rows.exists() else 0
 
 
-def table(crossing: Crossing) -> str:
-    """arm, seed, state, reason, folder: one line per cell."""
-    rows = [("arm", "seed", "state", "reason", "folder")]
-    for cell in crossing.cells:
-        now = state(cell.folder)
-        rows.append((cell.arm, cell.seed, now["state"], now["reason"][:60], cell.folder.name))
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
+def wait_for_others(crossing: Crossing, every: float = 1.0) -> None:
+    """Until no other process runs a cell of this crossing: another launch of it, or jobs that outlived a launcher."""
+    told = False
+    while running := sum(status(cell.folder)["state"] == "running" for cell in crossing.cells):
+        if not told:
+            print(f"waiting for {running} runs that other processes have; Ctrl-C leaves them alone", flush=True)
+        told = True
+        time.sleep(every)
 
 
-def finish(crossing: Crossing) -> int:
-    """Print the end table and write the report -> exit code, 0 only if every cell is complete."""
+def reported(crossing: Crossing, allow_missing: bool) -> str:
+    """The report's headline, or why there is none: the runs are kept whatever their report says."""
     from analysis import report  # its plotting libraries are needed only here
+    from analysis.claims import BadClaim
+    from analysis.load import Absent
 
-    states = [state(cell.folder)["state"] for cell in crossing.cells]
+    try:
+        return report.report(crossing.results, crossing.name, allow_missing=allow_missing)
+    except (Absent, BadClaim, report.IncompleteAblation) as error:
+        again = f"`ablate-report {crossing.name}`"
+        return f"There is no report: {error}\nThe runs are kept; {again} makes it once that is put right."
+
+
+def finish(crossing: Crossing, wait: bool = True) -> int:
+    """Print the end table and write the report -> exit code, 0 only if every cell is complete."""
+    if wait:
+        wait_for_others(crossing)
+    for cell in crossing.cells:  # what could not be said by a run that was killed
+        if (told := status(cell.folder))["state"] == "failed" and journal.status(cell.folder)["state"] == "running":
+            write_status(cell.folder, **told)
+    states = [status(cell.folder)["state"] for cell in crossing.cells]
     complete = states.count("complete")
-    print(f"\n{table(crossing)}\n{complete} of {len(states)} runs are complete.")
+    print(f"\n{table(crossing.cells)}")
     tracking.catch_up(crossing.results, crossing.tracking, crossing.name)  # runs that ended while the store was away
     folder = crossing.results / crossing.name
     if complete and (folder / "ablation.yaml").is_file() and "claims" in OmegaConf.load(folder / "ablation.yaml"):
-        print(report.report(crossing.results, crossing.name, allow_missing=complete < len(states)))
+        print(reported(crossing, allow_missing=complete < len(states)))
     if complete < len(states):
         print("The same command runs those that are missing; a failed run's folder holds its traceback.")
     return 0 if complete == len(states) else 1

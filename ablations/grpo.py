@@ -63,7 +63,7 @@ class Weights(NamedTuple):
 
 
 class Diverged(RuntimeError):
-    """The loss or the gradient is no finite number; carries the update batch in `.batch` for inspection."""
+    """A reward, the loss or the gradient is no finite number; carries the update batch in `.batch` for inspection."""
 
     def __init__(self, message: str, batch: Mapping[str, Any]):
         super().__init__(message)
@@ -248,7 +248,7 @@ def train(
 
     collect(state) -> a rollout (see `ablations.rollout.collect`); evaluate(policy) -> metrics; clip(parameters) ->
     gradient norm before clipping. One rollout gives epochs * minibatches optimiser steps. Raises Diverged at the
-    first loss or gradient that is not finite.
+    first reward, loss or gradient that is not finite.
     """
     knobs, policy = state.knobs, state.policy
     if state.step == 0:
@@ -290,6 +290,9 @@ def prepare(
     if needs_reference or measure_kl:
         batch["logp_ref"] = _logp_of_all(state.reference, batch, temperature, tokens_per_micro_batch)
     batch |= advantages(batch, state.knobs, beta)
+    for name in ("rewards", "advantages"):  # NaN rewards are answers without a score; infinite ones are a fault
+        if bad := int(batch[name].isinf().reshape(len(batch["group"]), -1).any(-1).sum()):
+            raise Diverged(f"step {state.step}: the {name} of {bad} answers are infinite", batch)
     scored = ~torch.isnan(batch["rewards"])
     batch["kept"] = batch["kept"] & scored
     batch["counted"] = scored if state.knobs.keep.dropped_rows_count else batch["kept"]

@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 # Where and how a run is executed, and what is asked about it afterwards.
-OUTSIDE = (
-    *("hydra", "machine", "name", "budget", "question", "paper", "crossing", "claims", "figures", "placebo", "plain"),
-    "search",
-)
+OUTSIDE = ("hydra", "machine", "dry_run", "name")
+OUTSIDE += ("budget", "question", "paper", "crossing", "claims", "figures", "placebo", "plain", "search")
 
 
 def results_folder() -> str:

@@ -5,7 +5,9 @@ import json
 import os
 import platform
 import shlex
+import shutil
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Mapping
 from importlib import metadata
@@ -20,27 +22,63 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from tqdm import tqdm
 
-from ablations import build, crossing, evaluate, grpo, identity, rollout, tracking
+from ablations import (
+    build,
+    checkpoint,
+    crossing,
+    evaluate,
+    forecast,
+    gpus,
+    grpo,
+    identity,
+    isolation,
+    rollout,
+    tracking,
+)
 from ablations.contradictions import Refused, refuse, refuse_unwritable
+from ablations.journal import merged_rows, read_rows
 from ablations.passes import Passes
 from ablations.policy.language import LanguagePolicy
 from ablations.search.stop import Stopped
 from ablations.state import State, frozen, seed_of
+from ablations.status import CHECKPOINTS, LOCK, last_step, status, table, write_status
 
 PACKAGES = ("torch", "transformers", "hydra-core", "omegaconf", "mlflow", "numpy", "pandas", "ablations")
 EXAMPLES_PER_STEP = 32
 Watch = Callable[[Mapping[str, Any]], None] | None
 
 build.register_resolvers()
+tqdm.set_lock(threading.RLock())  # a bar belongs to one process; a lock between processes would outlive those that fork
 
 
 def cli() -> None:
     """Entry point of `ablate`: a single run, or a crossing with its table and report at the end."""
     try:
-        _hydra_main()
-    finally:  # also when the launcher gives up: the table says what is there
-        code = crossing.finish(crossing.STARTED[0]) if crossing.STARTED else 0
+        _launch_while_it_helps()
+        code = 0
+    except SystemExit as error:  # Hydra ends so after any error, and has said which
+        code = error.code
+    except KeyboardInterrupt:
+        if crossing.STARTED:
+            crossing.finish(crossing.STARTED[-1], wait=False)
+        sys.exit("ablate: interrupted; the same command goes on from the last checkpoints")
+    if crossing.STARTED:  # also when the launcher gave up: the table says what is there
+        code = crossing.finish(crossing.STARTED[-1])
     sys.exit(code or int(any(state != "complete" for state in OUTCOMES)))
+
+
+def _launch_while_it_helps() -> None:
+    """Hydra, and Hydra again for what is left if the launcher gave up: joblib, for one, ends a batch when it loses a
+    worker."""
+    left = None
+    while True:
+        try:
+            return _hydra_main()
+        except SystemExit as error:
+            before, left = left, crossing.open_cells(crossing.STARTED[-1]) if crossing.STARTED else set()
+            if not error.code or not left or (before is not None and len(left) >= len(before)):
+                raise
+            print(f"the launcher gave up; it is started again for the {len(left)} runs that are left", flush=True)
 
 
 OUTCOMES: list[str] = []  # of the runs of this process; Hydra does not hand back what its main returns
@@ -49,14 +87,15 @@ OUTCOMES: list[str] = []  # of the runs of this process; Hydra does not hand bac
 @hydra.main(version_base=None, config_path=str(build.CONF), config_name="config")
 def _hydra_main(cfg: DictConfig) -> None:
     try:
-        OUTCOMES.append(run(cfg, list(HydraConfig.get().overrides.task)))
+        OUTCOMES.append(run(cfg, crossing.given(HydraConfig.get().overrides.task)))
     except (Refused, tracking.ParameterChanged) as error:
         sys.exit(f"ablate: {error}")
 
 
 def run(cfg: DictConfig, overrides: list[str], watch: Watch = None) -> str:
-    """Train what `cfg` says, unless it is done already -> state: complete, failed, diverged, pruned, or running (in
-    another process). watch(row), if given, sees every row once it is on disk, and may raise Stopped: pruned.
+    """Train what `cfg` says, or the rest of it, unless it is done already -> state: complete, failed, diverged, pruned,
+    or running (in another process). watch(row), if given, sees every row once it is on disk, and may raise Stopped:
+    pruned.
 
     The outcome is written to the run's folder before this returns; only Refused, a config that cannot run, and
     KeyboardInterrupt leave.
@@ -68,25 +107,57 @@ def run(cfg: DictConfig, overrides: list[str], watch: Watch = None) -> str:
     knobs = build.knobs(cfg)
     refuse_unwritable(str(results))
     cell = crossing.cell_of(config, overrides, results)
+    if cfg.dry_run:
+        left = [] if status(cell.folder)["state"] == "complete" else [config]
+        print(f"{table([cell])}\n{forecast.sentence(results, left, 1)}\nNothing was started.", flush=True)
+        return "complete"
     cell.folder.mkdir(parents=True, exist_ok=True)
     try:
-        with FileLock(cell.folder / ".lock", timeout=0):
-            if crossing.state(cell.folder)["state"] == "complete":
+        with FileLock(cell.folder / LOCK, timeout=1):  # a look at the state holds it for a moment
+            if status(cell.folder)["state"] == "complete":
                 print(f"complete already: {cell.folder}", flush=True)
                 return "complete"
-            return _recorded(cfg, config, knobs, cell, overrides, results, watch)
+            work = functools.partial(_recorded, cfg, config, knobs, cell, overrides, results, watch)
+            if not (crossing.in_crossing() and isolation.POSSIBLE):
+                return work()
+            tracking.warm(config["machine"]["tracking"])
+            return _apart(work, cell.folder)
     except Timeout:
         print(f"running in another process: {cell.folder}", flush=True)
         return "running"
 
 
-def _recorded(cfg, config, knobs, cell, overrides, results, watch) -> str:
-    describe(cell.folder, config, overrides)
-    _status(cell.folder, "running")
-    journal = tracking.Journal(cell.folder)  # an unfinished run starts again
-    mirror = tracking.mirror(results, config["machine"]["tracking"], config["name"], cell, config["base"]["name"])
+def _apart(work: Callable[[], str], folder: Path) -> str:
+    """The same in a process of its own: its death is this run's failure, and no other's."""
+
+    def on_one_gpu() -> str:
+        with gpus.one():
+            return work()
+
     try:
-        for row in trained(cfg, knobs, cell.folder, results):
+        return isolation.apart(on_one_gpu)
+    except isolation.Killed as error:
+        reason = f"{error} after step {last_step(folder)}; the same command goes on from its last checkpoint"
+        write_status(folder, "failed", reason)
+        print(f"failed: {folder} ({reason})", flush=True)
+        return "failed"
+
+
+def _recorded(cfg, config, knobs, cell, overrides, results, watch) -> str:
+    saved, faults = checkpoint.latest(cell.folder / CHECKPOINTS, functools.partial(_misfit, cell))
+    for fault in faults:
+        print(fault, file=sys.stderr, flush=True)
+    start = saved["step"] + 1 if saved else 0
+    if saved or faults:
+        print(f"goes on after step {start - 1}" if saved else "starts from the beginning", cell.folder, flush=True)
+    describe(cell.folder, config, overrides, resumed_after=saved["step"] if saved else None)
+    write_status(cell.folder, "running")
+    journal = tracking.Journal(cell.folder, start=start)
+    mirror = tracking.mirror(results, config["machine"]["tracking"], config["name"], cell, config["base"]["name"])
+    for row in merged_rows(cell.folder):  # what the store has already, it does not take twice
+        mirror.write(row)
+    try:
+        for row in trained(cfg, knobs, cell, results, saved):
             journal.write(row)  # first: it survives whatever happens to the mirror
             mirror.write(row)
             if watch is not None:
@@ -101,17 +172,33 @@ def _recorded(cfg, config, knobs, cell, overrides, results, watch) -> str:
         state, reason = "diverged", f"{error}; its batch is saved in diverged_batch.pt"
     except Refused:
         raise
+    except KeyboardInterrupt:
+        write_status(cell.folder, "failed", "interrupted; the same command goes on from its last checkpoint")
+        raise
     except Exception as error:  # whatever it is, it must not stop the other runs; traceback and state are kept
         (cell.folder / "traceback.txt").write_text(traceback.format_exc())
         state, reason = "failed", " ".join(f"{type(error).__name__}: {error}".split())
-    _status(cell.folder, state, reason)
+    write_status(cell.folder, state, reason)
+    if state == "complete" and not cfg.machine.keep_checkpoints:
+        shutil.rmtree(cell.folder / CHECKPOINTS, ignore_errors=True)
     mirror.close(state, reason)
     print(f"{state}: {cell.folder}" + (f" ({reason})" if reason else ""), flush=True)
     return state
 
 
-def trained(cfg: DictConfig, knobs: grpo.Knobs, folder: Path, results: Path):
-    """Build the parts, train, and yield every row of metrics; the trained policy is saved at the end."""
+def _misfit(cell: crossing.Cell, saved: Mapping[str, Any]) -> str:
+    """Why a run cannot go on from a checkpoint, or nothing. The journal is written first, but a disk that lost power
+    may have kept only what came later."""
+    if saved["hash"] != cell.hash:
+        return "it is of a run with another config"
+    steps = [row["step"] for row in read_rows(cell.folder / "journal.jsonl")][: saved["step"] + 1]
+    return "" if steps == list(range(saved["step"] + 1)) else f"the journal lacks rows up to its step {saved['step']}"
+
+
+def trained(cfg: DictConfig, knobs: grpo.Knobs, cell: crossing.Cell, results: Path, saved: Mapping[str, Any] | None):
+    """Build the parts, train, and yield every row of metrics, from the beginning or from what a checkpoint saved; the
+    trained policy is saved at the end."""
+    folder = cell.folder
     alone = cfg.machine.progress and not crossing.in_crossing()  # a crossing shows one bar over all of its cells
     task = instantiate(cfg.task)
     base = instantiate(cfg.base)(model=instantiate(cfg.model), task=task, results=results, progress=alone)
@@ -119,6 +206,9 @@ def trained(cfg: DictConfig, knobs: grpo.Knobs, folder: Path, results: Path):
     optimizer = instantiate(cfg.optimizer, _convert_="all")(policy.parameters())
     state = State(policy, frozen(policy), optimizer, instantiate(cfg.schedule)(optimizer), knobs, cfg.seed)
     shelf: list[dict[str, Any]] = []
+    if saved:
+        state.load_state_dict(saved["state"])
+        shelf += saved["examples"]
     sampling = {key: cfg.rollout[key] for key in ("prompts", "group_size", "max_new_tokens", "temperature")}
 
     def collect(state: State):
@@ -164,10 +254,14 @@ def trained(cfg: DictConfig, knobs: grpo.Knobs, folder: Path, results: Path):
         temperature=cfg.rollout.temperature,
         seed=seed,
     )
-    with tqdm(total=cfg.steps, desc=folder.name, disable=None if alone else True, leave=False) as bar:
+    done, every = state.step, cfg.machine.checkpoint_every
+    with tqdm(total=cfg.steps, initial=done, desc=folder.name, disable=None if alone else True, leave=False) as bar:
         for row in rows:
             row |= passes(row["step"], policy)
-            yield row
+            yield row  # it is in the journal when this goes on
+            if every and row["step"] and (row["step"] % every == 0) and row["step"] < cfg.steps:
+                values = {"hash": cell.hash, "step": row["step"], "state": state.state_dict(), "examples": shelf}
+                checkpoint.save(folder / CHECKPOINTS, row["step"], values)
             bar.update(row["step"] - bar.n)
             bar.set_postfix({name: f"{row[key]:.2f}" for name, key in HEADLINE.items() if key in row})
     tracking.write_examples(folder / "rollouts.parquet", shelf)
@@ -182,8 +276,10 @@ HEADLINE = {
 }
 
 
-def describe(folder: Path, config: Mapping[str, Any], overrides: list[str]) -> None:
-    """Everything that says what this run is: config.yaml, overrides.txt, command.txt, environment.json."""
+def describe(folder: Path, config: Mapping[str, Any], overrides: list[str], resumed_after: int | None = None) -> None:
+    """Everything that says what this run is: config.yaml, overrides.txt, command.txt, environment.json. The latter
+    lists every resume with the commit that went on, because another commit may go on differently."""
+    earlier = json.loads(file.read_text()) if (file := folder / "environment.json").is_file() else {}
     OmegaConf.save(OmegaConf.create(dict(config)), folder / "config.yaml")
     (folder / "overrides.txt").write_text("".join(f"{override}\n" for override in overrides))
     (folder / "command.txt").write_text(f"ablate {shlex.join(overrides)}\n")
@@ -194,15 +290,14 @@ def describe(folder: Path, config: Mapping[str, Any], overrides: list[str]) -> N
         "commit_date": tracking.git_commit_date(build.PACKAGE),
         "processor": platform.processor() or platform.machine(),
         "threads": torch.get_num_threads(),
+        "host": platform.node(),
+        "process": os.getpid(),
         "seed_drives": ["data", "sampling", "reward (placebos)", "shuffle (minibatches)", "evaluation"],
     }
+    if resumed_after is not None:
+        before = {"step": resumed_after, "commit": environment["commit"], "torch": environment["packages"]["torch"]}
+        environment["resumed_after"] = [*earlier.get("resumed_after", []), before]
     (folder / "environment.json").write_text(json.dumps(environment, indent=1) + "\n")
-
-
-def _status(folder: Path, state: str, reason: str = "") -> None:
-    aside = folder / f"status.json.{os.getpid()}"
-    aside.write_text(json.dumps({"state": state, "reason": reason}) + "\n")
-    aside.replace(folder / "status.json")
 
 
 if __name__ == "__main__":

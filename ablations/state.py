@@ -2,6 +2,7 @@
 
 import copy
 import random
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -28,16 +29,13 @@ class State:
         self.generators = {owner: torch.Generator().manual_seed(seed_of(owner, seed)) for owner in owners}
 
     def state_dict(self) -> dict:
-        stateful = {
-            name: knob.state_dict() for name, knob in self.knobs._asdict().items() if hasattr(knob, "state_dict")
-        }
         return {
             "step": self.step,
             "policy": self.policy.state_dict(),
             "reference": self.reference.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "scheduler": self.scheduler.state_dict(),
-            "knobs": stateful,
+            "knobs": {name: knob.state_dict() for name, knob in stateful(self.knobs._asdict()).items()},
             "retired": sorted(self.retired),
             "data": self.data.getstate(),
             "generators": {owner: generator.get_state() for owner, generator in self.generators.items()},
@@ -47,12 +45,24 @@ class State:
         self.step, self.retired = saved["step"], set(saved["retired"])
         for name in ("policy", "reference", "optimizer", "scheduler"):
             getattr(self, name).load_state_dict(saved[name])
+        knobs = stateful(self.knobs._asdict())
         for name, state in saved["knobs"].items():
-            getattr(self.knobs, name).load_state_dict(state)
+            knobs[name].load_state_dict(state)
         version, internal, gauss = saved["data"]
         self.data.setstate((version, tuple(internal), gauss))
         for owner, state in saved["generators"].items():
             self.generators[owner].set_state(state)
+
+
+def stateful(knobs: Mapping[str, Any]) -> dict[str, Any]:
+    """Every part of the knobs that remembers something, by its path: "baseline", "reward.mine.part" ..."""
+    found = {}
+    for name, part in knobs.items():
+        if hasattr(part, "state_dict"):
+            found[name] = part
+        inner = part if isinstance(part, Mapping) else part._asdict() if hasattr(part, "_asdict") else {}
+        found |= {f"{name}.{path}": each for path, each in stateful(inner).items()}
+    return found
 
 
 def seed_of(owner: str, seed: int) -> int:

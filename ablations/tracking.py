@@ -30,6 +30,7 @@ from filelock import FileLock
 
 from ablations.journal import TIMING, Journal, below, git_commit, git_commit_date, merged_rows, status, write_examples
 from ablations.spelling import canonical, checksum, name
+from ablations.store import sqlite_file, store_uri
 
 __all__ = ["Journal", "git_commit", "git_commit_date", "write_examples"]    # the rest of what a run writes, at hand
 
@@ -52,29 +53,6 @@ ENVIRONMENT = {
 
 class ParameterChanged(ValueError):
     """A run would go on under its own hash with another value of one of its parameters."""
-
-
-def store_uri(results: Path | str, tracking: str = "sqlite") -> str | None:
-    """Where MLflow writes: `sqlite` is results/mlflow.db at its absolute path, `none` is nowhere, a URI is itself.
-
-    Raises ValueError for a URI that MLflow refuses (a folder), or whose place depends on where a run is started.
-    """
-    if tracking == "none":
-        return None
-    if tracking == "sqlite":
-        return f"sqlite:///{Path(results).absolute() / 'mlflow.db'}"
-    scheme, found, rest = tracking.partition("://")
-    if not found or scheme == "file":
-        raise ValueError(
-            f"machine.tracking is {tracking}; it can be sqlite (one store under results/), none, or the URI of a "
-            "tracking server or a database, such as http://host:5000. MLflow writes to plain folders no more."
-        )
-    if scheme.startswith("sqlite") and not rest.startswith("//"):
-        raise ValueError(
-            f"machine.tracking is {tracking}, a file relative to wherever each run is started. Give its path from the "
-            "root, sqlite:////folder/mlflow.db, or say sqlite for one store under results/."
-        )
-    return tracking
 
 
 def ensure_store(uri: str, experiment: str, results: Path | str) -> str:
@@ -109,26 +87,33 @@ def parent_run(uri: str, experiment: str) -> str:
         return made.info.run_id
 
 
-def _file(uri: str) -> Path | None:
-    return Path(uri.partition("://")[2][1:]) if uri.startswith("sqlite") else None
+def prepare(results: Path | str, tracking: str, experiment: str) -> None:
+    """Make store, experiment and parent run before many processes start; say so and go on if the store is away."""
+    if (uri := store_uri(results, tracking)) is None:
+        return
+    try:
+        ensure_store(uri, experiment, results)
+        parent_run(uri, experiment)
+    except _unusable() as error:
+        _say(f"MLflow at {uri} cannot be used: {_first_line(error)}. The runs start, and their journals keep what it "
+             "misses.")
 
 
 def _lock(uri: str) -> FileLock:
-    path = _file(uri) or Path(tempfile.gettempdir()) / f"mlflow-{checksum(uri)}"
+    path = sqlite_file(uri) or Path(tempfile.gettempdir()) / f"mlflow-{checksum(uri)}"
     path.parent.mkdir(parents=True, exist_ok=True)
     return FileLock(f"{path}.lock", timeout=LOCK_SECONDS)
 
 
 @functools.cache
 def _client(uri: str):
-    for key, value in ENVIRONMENT.items():
-        os.environ.setdefault(key, value)
+    warm(uri)
     from mlflow.tracking import MlflowClient
 
     for chatty in ("mlflow", "alembic"):
         logging.getLogger(chatty).setLevel(logging.ERROR)
     with _lock(uri):
-        if (path := _file(uri)) is not None and not path.exists():
+        if (path := sqlite_file(uri)) is not None and not path.exists():
             _lay_out(path)
         return MlflowClient(tracking_uri=uri, registry_uri=uri)
 
@@ -156,6 +141,20 @@ def _lay_out(path: Path) -> None:
     with open(aside, "rb") as file:
         os.fsync(file.fileno())
     aside.replace(path)
+
+
+def warm(tracking: str) -> None:
+    """Import MLflow now, if it is going to be used: processes that are forked later then need not."""
+    if tracking != "none":
+        for key, value in ENVIRONMENT.items():
+            os.environ.setdefault(key, value)
+        import mlflow.tracking  # noqa: F401
+
+        if not tracking.startswith("http"):  # a database: its tables' classes are made ready once, too
+            from mlflow.store.tracking import sqlalchemy_store  # noqa: F401
+            from sqlalchemy.orm import configure_mappers
+
+            configure_mappers()
 
 
 def _unusable() -> tuple[type[Exception], ...]:

@@ -46,6 +46,6 @@ def empty_store(tmp_path_factory):
 @pytest.fixture
 def store(results, empty_store):
     """The URI of a store in this test's results folder, ready to be written to."""
-    results.mkdir()
+    results.mkdir(exist_ok=True)
     shutil.copy(empty_store, results / "mlflow.db")
     return tracking.store_uri(results)

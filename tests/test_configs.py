@@ -14,9 +14,10 @@ from omegaconf import OmegaConf
 from ablations import build
 from ablations.contradictions import refuse
 
-FILES = sorted(path.relative_to(build.CONF) for path in build.CONF.rglob("*.yaml") if path.name != "config.yaml")
+FILES = sorted(path.relative_to(build.CONF) for path in build.CONF.glob("*/**/*.yaml"))
 CHOICES = [f"{path.parent.as_posix()}={path.stem}" for path in FILES]
-LISTED = [str(key) for entry in OmegaConf.load(build.CONF / "config.yaml").defaults for key in entry if key != "_self_"]
+ENTRIES = [e for file in ("config", "engine") for e in OmegaConf.load(build.CONF / f"{file}.yaml").defaults]
+LISTED = [str(key).replace(" /", " ") for entry in ENTRIES if OmegaConf.is_dict(entry) for key in entry]
 # What a choice needs beside it in order not to contradict the other defaults.
 WITH = {"placement=none": ["beta=0"], "reference=synchronised": ["beta=0.1"], "reference=deepseek_r1": ["beta=0.1"]}
 WITH |= {"task=jsonl": ["task.train=questions.jsonl"]}

@@ -10,7 +10,7 @@ from hydra.utils import instantiate
 
 from ablations import build, run
 from ablations.contradictions import Refused, refuse
-from ablations.crossing import state as status
+from ablations.status import status
 
 QUICK = ["steps=3", "rollout.prompts=4", "rollout.group_size=4", "evaluate.problems=20", "machine.tracking=none"]
 ROOMS = ("transform", "keep", "combine", "baseline", "scale", "credit", "whiten", "ratio", "surrogate", "correction")

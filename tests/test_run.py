@@ -1,6 +1,7 @@
 """Runs from start to end: reproducible, finished once, and never lost without a word."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,8 @@ import torch
 from composing import composed
 from hydra.utils import instantiate
 
-from ablations import crossing, run
+from ablations import run
+from ablations.status import status
 
 QUICK = ["steps=3", "rollout.prompts=4", "rollout.group_size=4", "evaluate.problems=20", "machine.tracking=none"]
 
@@ -106,7 +108,7 @@ def test_a_run_that_failed_is_run_again_by_the_same_command(go):
 def test_a_gradient_that_is_no_number_stops_the_run_as_diverged_and_keeps_the_batch(go):
     state, folder = go("optimizer.lr=1e30", "reward=random", "steps=5")
     assert state == "diverged"
-    told = crossing.state(folder)
+    told = status(folder)
     assert told["state"] == "diverged" and "step 2" in told["reason"] and "diverged_batch.pt" in told["reason"]
     assert "ids" in torch.load(folder / "diverged_batch.pt", weights_only=True)
 
@@ -114,7 +116,7 @@ def test_a_gradient_that_is_no_number_stops_the_run_as_diverged_and_keeps_the_ba
 def test_a_raising_run_leaves_its_traceback_and_its_reason(go):
     state, folder = go("task.levels=[9]")
     assert state == "failed"
-    assert "levels" in crossing.state(folder)["reason"]
+    assert "levels" in status(folder)["reason"]
     assert "Traceback" in (folder / "traceback.txt").read_text()
 
 
@@ -137,3 +139,21 @@ def test_arms_that_cannot_differ_are_named(go):
     assert {one, other} == {"surrogate.eps_high=0.3", "surrogate=cispo"} and "one update per rollout" in why
     several = {arm: cfg | {"update": {"epochs": 2, "minibatches": 1}} for arm, cfg in plain.items()}
     assert not inert.equal_by_construction(several)
+
+
+INFINITE = ["+reward.mine.weight=1", "+reward.mine.part._target_=mischief.infinite", "+reward.mine.part._partial_=true"]
+
+
+@pytest.mark.parametrize(("overrides", "step", "reason"), [
+    (INFINITE, 1, "the rewards of 1 answers are infinite"),
+    (["optimizer.lr=1e30", "clipping=none"], 2, "the (loss|gradient norm) is (nan|inf)"),
+], ids=["infinite reward", "exploding weights"])
+def test_a_run_whose_numbers_are_not_finite_stops_as_diverged_with_its_step_and_its_batch(go, overrides, step, reason):
+    state, folder = go(*overrides)
+    told = status(folder)
+    assert state == told["state"] == "diverged"
+    assert re.match(rf"step {step}: {reason}; its batch is saved in diverged_batch.pt$", told["reason"]), told["reason"]
+    assert [row["step"] for row in rows(folder)] == list(range(step))
+    batch = torch.load(folder / "diverged_batch.pt", weights_only=True)
+    assert {"ids", "mask", "advantages", "logp_old"} <= batch.keys()
+    assert not (folder / "policy").exists()
