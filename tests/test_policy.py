@@ -15,6 +15,8 @@ from transformers import (
     LlamaForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
 )
 
 from ablations.policy import generic, llama
@@ -51,6 +53,9 @@ def other_family(name):
             "llama biases": lambda: LlamaForCausalLM(LlamaConfig(**sizes, attention_bias=True, mlp_bias=True)),
             "llama tied": lambda: LlamaForCausalLM(LlamaConfig(**sizes, tie_word_embeddings=True)),
             "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**sizes)),
+            "qwen2 tied": lambda: Qwen2ForCausalLM(Qwen2Config(**sizes, tie_word_embeddings=True)),
+            "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**sizes, head_dim=12, attention_bias=True)),
+            "qwen3 tied": lambda: Qwen3ForCausalLM(Qwen3Config(**sizes, head_dim=8, tie_word_embeddings=True)),
             "gpt2": lambda: GPT2LMHeadModel(GPT2Config(**gpt2)),
         }[name]()
         for parameter in model.parameters():
@@ -58,7 +63,7 @@ def other_family(name):
     return LanguagePolicy(model, tokenizer)
 
 
-FAMILIES = ["llama grouped queries", "llama biases", "llama tied", "qwen2", "gpt2"]
+FAMILIES = ["llama grouped queries", "llama biases", "llama tied", "qwen2", "qwen2 tied", "qwen3", "qwen3 tied", "gpt2"]
 
 
 def plain_forward(p, sample, temperature):
@@ -80,8 +85,12 @@ def any_policy(request):
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 2e-5)])
-@pytest.mark.parametrize("temperature", [1.0, 0.6])
-def test_sampler_and_trainer_equal_the_plain_transformers_forward(any_policy, dtype, tolerance, temperature):
+@pytest.mark.parametrize(("temperature", "shared_from"), [(1.0, 0), (0.6, 2**40)])
+def test_sampler_and_trainer_equal_the_plain_transformers_forward(
+    any_policy, dtype, tolerance, temperature, shared_from, monkeypatch
+):
+    """With the prompts' part of the cache read by the whole group together, and with a copy for every answer."""
+    monkeypatch.setattr(llama, "SHARED_FROM", shared_from)
     p = any_policy.to(dtype)
     sample = p.sample(PROMPTS, 8, max_new_tokens=LIMIT, temperature=temperature, generator=generator())
     assert len(set(sample.mask.sum(1).tolist())) > 3
@@ -98,6 +107,9 @@ def test_llama_models_take_the_fast_way_and_others_transformers_own():
     rotary = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
     stretched = LlamaConfig(vocab_size=22, hidden_size=32, num_hidden_layers=1, rope_parameters=rotary)
     assert not llama.supports(LlamaForCausalLM(stretched))
+    window = Qwen2Config(vocab_size=22, hidden_size=32, num_hidden_layers=2, use_sliding_window=True)
+    window.layer_types = ["full_attention", "sliding_attention"]
+    assert not llama.supports(Qwen2ForCausalLM(window)), "sliding windows are left to transformers"
 
 
 def test_gradients_equal_those_of_the_plain_transformers_forward(any_policy):
@@ -111,6 +123,22 @@ def test_gradients_equal_those_of_the_plain_transformers_forward(any_policy):
         gradients.append([parameter.grad.clone() for parameter in p.parameters() if parameter.grad is not None])
     for ours, plain in zip(*gradients, strict=True):
         assert (ours - plain).norm() <= 2e-6 * plain.norm()  # transformers' norm rounds to float32 in any model
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-6), (torch.float32, 1e-5)])
+def test_packed_gradients_equal_those_of_a_padded_batch(any_policy, dtype, tolerance):
+    """Relative to the gradient's size. In float32 two padded batches of other widths differ as much."""
+    p = any_policy.to(dtype)
+    s = p.sample(PROMPTS, 4, max_new_tokens=LIMIT, temperature=1.0, generator=generator())
+    factor = torch.randn(s.ids.shape, dtype=dtype, generator=generator(1))
+    gradients = []
+    for engine in (p.engine, generic):
+        p.zero_grad()
+        logits = engine.answer_logits(p.model, *s[:4])
+        chosen = torch.log_softmax(logits, -1).gather(1, s.ids[s.mask][:, None])[:, 0]
+        (factor[s.mask] * chosen).sum().backward()
+        gradients.append(torch.cat([g.grad.flatten() for g in p.parameters() if g.grad is not None]))
+    assert (gradients[0] - gradients[1]).norm() <= tolerance * gradients[1].norm()
 
 
 def test_the_ratio_is_one_before_any_update_even_in_training_mode_with_dropout(monkeypatch):
@@ -217,7 +245,9 @@ def test_a_token_of_probability_zero_is_never_drawn():
     assert _draw(logp, torch.tensor([0.0, 0.5, 1 - 2**-53], dtype=torch.float64)).tolist() == [1, 3, 3]
 
 
-def test_dropping_finished_rows_changes_no_token_and_leaves_the_generator_at_the_same_place():
+@pytest.mark.parametrize("shared_from", [0, 2**40])
+def test_dropping_finished_rows_changes_no_token_and_leaves_the_generator_at_the_same_place(shared_from, monkeypatch):
+    monkeypatch.setattr(llama, "SHARED_FROM", shared_from)
     p = policy().double()
     made, after = [], []
     for share in (0.0, 0.125, 2.0):  # drop at once, lazily, never

@@ -18,18 +18,18 @@ from ablations.policy.packing import Block, Packing
 
 class Layer(NamedTuple):
     """One decoder layer as plain tensors (weight, bias). Parallel products are joined: one call computes queries, keys
-    and values, one gate and up. The two numbers of every rotated pair stand next to each other in queries and keys,
-    which leaves their products as they are. heads counts the key and value heads, size is that of a head."""
+    and values, one gate and up. Rows are ordered so that the two numbers of every rotated pair come out next to each
+    other in queries and keys, which leaves their products as they are. heads counts the key and value heads, size is
+    that of a head."""
 
     before_attention: nn.Module
     qkv: tuple[Tensor, Tensor | None]
-    gains: tuple[Tensor, Tensor] | None  # of the norms on queries and keys, where the family has them
+    norms: tuple[nn.Module, nn.Module] | None  # of each head's queries and keys, in the families that have them
     out: tuple[Tensor, Tensor | None]
     before_mlp: nn.Module
     gate_up: tuple[Tensor, Tensor | None]
     down: tuple[Tensor, Tensor | None]
     act: Callable[[Tensor], Tensor]
-    eps: float
     heads: int
     size: int
 
@@ -39,19 +39,18 @@ def layers_of(model: PreTrainedModel) -> list[Layer]:
     layers = []
     for layer in model.model.layers:
         a, m = layer.self_attn, layer.mlp
-        normed = hasattr(a, "q_norm")
-        gains = tuple(_pairs(n.weight, a.head_dim) for n in (a.q_norm, a.k_norm)) if normed else None
+        norms = (a.q_norm, a.k_norm) if hasattr(a, "q_norm") else None
+        paired = None if norms else a.head_dim
         layers.append(
             Layer(
                 before_attention=layer.input_layernorm,
-                qkv=_join(*(_part(p, a.head_dim) for p in (a.q_proj, a.k_proj)), _part(a.v_proj)),
-                gains=gains,
+                qkv=_join(_part(a.q_proj, paired), _part(a.k_proj, paired), _part(a.v_proj)),
+                norms=norms,
                 out=_part(a.o_proj),
                 before_mlp=layer.post_attention_layernorm,
                 gate_up=_join(_part(m.gate_proj), _part(m.up_proj)),
                 down=_part(m.down_proj),
                 act=m.act_fn,
-                eps=a.q_norm.variance_epsilon if normed else 0.0,
                 heads=a.k_proj.out_features // a.head_dim,
                 size=a.head_dim,
             )
@@ -104,9 +103,9 @@ def run_layer(layer: Layer, x: Tensor, turns: Tensor, attend: Callable) -> Tenso
     kv = layer.heads
     qkv = linear(norm(layer.before_attention, x), *layer.qkv).view(len(x), -1, layer.size)
     qk, v = qkv[:, :-kv], qkv[:, -kv:]
-    if layer.gains is not None:
-        gain = torch.cat([g.expand(n, -1) for g, n in zip(layer.gains, (qk.shape[1] - kv, kv), strict=True)])
-        qk = _unit(qk, layer.eps) * gain
+    if layer.norms is not None:  # a norm rounds by the order of what it adds up, so pairs come together after it
+        qk = torch.cat([norm(n, part) for n, part in zip(layer.norms, (qk[:, :-kv], qk[:, -kv:]), strict=True)], 1)
+        qk = qk.unflatten(-1, (2, -1)).transpose(-1, -2).flatten(-2)
     qk = rotated(qk, turns)
     x = plus(x, attend(qk[:, :-kv], qk[:, -kv:], v), *layer.out)
     gate, up = linear(norm(layer.before_mlp, x), *layer.gate_up).chunk(2, -1)
@@ -125,11 +124,6 @@ def norm(module: nn.Module, x: Tensor) -> Tensor:
     if x.dtype == torch.float32:
         return rms_norm(x, module.weight.shape, module.weight, module.variance_epsilon)
     return module(x)
-
-
-def _unit(x: Tensor, eps: float) -> Tensor:
-    full = x.float()
-    return (full * torch.rsqrt(full.pow(2).mean(-1, keepdim=True) + eps)).to(x.dtype)
 
 
 def attend_to(blocks: list[Block]) -> Callable:
