@@ -31,8 +31,8 @@ def here(stored_in, monkeypatch):
 
 
 def examples():
-    block = next(b for b in re.findall(r"```sh\n(.*?)```", README.read_text(), re.S) if "ablate-plot" in b)
-    lines = [line.partition("  #")[0].strip() for line in block.splitlines()]
+    blocks = re.findall(r"```sh\n(.*?)```", README.read_text(), re.S)
+    lines = [line.partition("  #")[0].strip() for block in blocks for line in block.splitlines()]
     return [shlex.split(line)[1:] for line in lines if line.startswith("ablate-plot ")]
 
 
