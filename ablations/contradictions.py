@@ -65,11 +65,35 @@ def refuse(config: Mapping[str, Any]) -> None:
             f"update.minibatches is {config['update']['minibatches']}, but a rollout has {rows} answers; set it "
             f"to {rows} or less."
         )
+    _refuse_starts(config)
     folder = value(config, "base.folder")
     if folder and not Path(folder).is_dir():
         raise Refused(
             f"base.folder is {folder}, and there is no such folder; give the folder of a saved policy, or choose "
             "base=rambling."
+        )
+
+
+PRETRAINED = {"hub", "gguf", "smollm2"}  # functions of conf/model that load what is trained already
+
+
+def _refuse_starts(config: Mapping[str, Any]) -> None:
+    """A model and a base that do not go together, and an adapter whose reference could not move."""
+    model, base = option(config, "model"), option(config, "base")
+    if model == "scratch" and base == "untouched":
+        raise Refused(
+            "base=none starts from the model as it is, but this model is untrained and would answer noise; choose "
+            "base=rambling or another that trains it, or a model that is trained already (model=smollm2_135m, hub)."
+        )
+    if model in PRETRAINED and base == "base_policy" and not value(config, "base.folder"):
+        raise Refused(
+            f"base={value(config, 'base.name')} trains a model from nothing, but the model is trained already; "
+            "choose base=none."
+        )
+    if option(config, "adapter") == "lora" and config["reference"]["sync_every"]:
+        raise Refused(
+            "reference.sync_every is set with adapter=lora, whose reference is the model with the adapter off and "
+            "cannot move; choose reference=fixed, or adapter=none."
         )
 
 

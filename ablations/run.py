@@ -38,7 +38,7 @@ from ablations import (
 from ablations.contradictions import Refused, refuse, refuse_unwritable
 from ablations.journal import merged_rows, read_rows
 from ablations.passes import Passes
-from ablations.policy.language import LanguagePolicy
+from ablations.policy.load import started
 from ablations.search.stop import Stopped
 from ablations.state import State, frozen, seed_of
 from ablations.status import CHECKPOINTS, LOCK, last_step, status, table, write_status
@@ -202,8 +202,9 @@ def trained(cfg: DictConfig, knobs: grpo.Knobs, cell: crossing.Cell, results: Pa
     alone = cfg.machine.progress and not crossing.in_crossing()  # a crossing shows one bar over all of its cells
     task = instantiate(cfg.task)
     base = instantiate(cfg.base)(model=instantiate(cfg.model), task=task, results=results, progress=alone)
-    policy = LanguagePolicy.load(base).eval()
-    optimizer = instantiate(cfg.optimizer, _convert_="all")(policy.parameters())
+    policy = started(base, adapter=instantiate(cfg.adapter), recompute=cfg["update"].recompute_activations)
+    trainable = [parameter for parameter in policy.parameters() if parameter.requires_grad]
+    optimizer = instantiate(cfg.optimizer, _convert_="all")(trainable)
     state = State(policy, frozen(policy), optimizer, instantiate(cfg.schedule)(optimizer), knobs, cfg.seed)
     shelf: list[dict[str, Any]] = []
     if saved:

@@ -72,7 +72,9 @@ def seed_of(owner: str, seed: int) -> int:
 
 
 def frozen(policy):
-    """A copy of the policy that no gradient reaches: the reference is the policy that training starts from."""
+    """The policy that training starts from, which no gradient reaches: a copy, or the same weights without adapter."""
+    if (own := getattr(policy, "as_reference", lambda: None)()) is not None:
+        return own
     reference = copy.deepcopy(policy).eval()
     return reference.requires_grad_(False)
 

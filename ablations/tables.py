@@ -26,7 +26,7 @@ README = PACKAGE.parent / "README.md"
 ROOMS = (*[room for room in grpo.Knobs._fields if room not in ("aggregate_kl", "aggregate_entropy")], "reference")
 # Groups that are no choice of the objective.
 OTHERS = ("optimizer", "schedule", "clipping", "task", "task/prompt", "task/extract", "task/same", "model")
-OTHERS += ("model/architecture", "base", "budget")
+OTHERS += ("model/architecture", "base", "adapter", "budget")
 NUMBERS = ("scale", "whiten", "surrogate", "entropy")  # rooms whose settings tell two presets apart
 TECHNICAL = {"subtract_mean", "divide", "token_clamp", "coefficient", "low", "high"}  # but not these
 DASH = "–"

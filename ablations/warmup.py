@@ -73,6 +73,11 @@ def base_policy(
                 "to train one."
             )
         return Path(folder)
+    if not hasattr(task, "demonstration"):
+        raise ValueError(
+            f"the task {type(task).__name__} has no demonstrations, so no base policy can be trained for it; choose a "
+            "model that is trained already: model=smollm2_135m, or model=hub model.name=... ."
+        )
     all_steps = clean_steps + noisy_steps
     shared = {"recipe": RECIPE, "model": model, "task": task, "seed": seed, "batch": batch}
     shared |= {"clean_steps": clean_steps, "all_steps": all_steps, "learning_rate": learning_rate, "betas": betas}
@@ -119,6 +124,11 @@ def base_policy(
         shutil.copytree(clean, aside / "clean", ignore=shutil.ignore_patterns(OPTIMIZER))
 
     return _once(bases / f"base-{digest(whole)}", make_noisy)
+
+
+def untouched(*, model: Callable, name: str, folder: None, task: Any, results: str | Path, progress: bool) -> Any:
+    """The model as it is, without a warm start: model(cache=) loads it. For models that are trained already."""
+    return model(cache=Path(results) / "models")
 
 
 def _demonstrations(task, style, batch: int, rng: random.Random) -> Iterator[tuple[list[str], list[str]]]:

@@ -20,7 +20,8 @@ ENTRIES = [e for file in ("config", "engine") for e in OmegaConf.load(build.CONF
 LISTED = [str(key).replace(" /", " ") for entry in ENTRIES if OmegaConf.is_dict(entry) for key in entry]
 # What a choice needs beside it in order not to contradict the other defaults.
 WITH = {"placement=none": ["beta=0"], "reference=synchronised": ["beta=0.1"], "reference=deepseek_r1": ["beta=0.1"]}
-WITH |= {"task=jsonl": ["task.train=questions.jsonl"]}
+WITH |= {"task=jsonl": ["task.train=questions.jsonl"], "task=own": ["task._target_=my_task.Reverse"]}
+WITH |= {"model=hub": ["model.name=here"], "model=gguf": ["model.file=here.gguf"], "base=none": ["model=smollm2_135m"]}
 # Groups that another option lists: what they are called on the command line, and that option.
 NESTED = {"model/architecture": ["model/architecture"], "task/prompt": ["task/prompt", "task=arithmetic"]}
 NESTED |= {"task/same": ["task/same", "task=arithmetic"]}

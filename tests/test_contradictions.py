@@ -34,6 +34,12 @@ def refusal(*overrides: str) -> str:
         (["rollout.top_p=0.9"], "rollout.top_p is 0.9 .* training samples from the full distribution"),
         (["rollout.top_k=50"], "rollout.top_k is 50; training samples from the full distribution"),
         (["rollout.temperature=0"], "rollout.temperature is 0; training needs a temperature above 0"),
+        (["base=none"], "base=none starts from the model as it is, but this model is untrained"),
+        (["model=smollm2_135m", "base=slips"], "base=slips trains a model from nothing, .* choose base=none"),
+        (
+            ["adapter=lora", "reference=synchronised", "beta=0.1"],
+            "whose reference is the model with the adapter off and cannot move; choose reference=fixed",
+        ),
         (["reference=synchronised"], "reference.sync_every is 20 but no KL is used"),
         (
             ["reference=synchronised", "beta=0.1", "placement=loss_to_old"],

@@ -262,11 +262,17 @@ def test_a_chat_prompt_is_a_conversation_with_the_system_turn_first():
     assert posed.turns[1][1].startswith("What is 2 + 3? Put") and "Be brief." in posed
 
 
+def test_examples_are_turns_before_the_question():
+    posed = made("arithmetic", "task/prompt=few_shot").prompt.pose("What is 2 + 3?", "2+3=")
+    roles, contents = zip(*posed.turns, strict=True)
+    assert roles == ("user", "assistant") * 3 + ("user",) and contents[-1] == "What is 2 + 3?" and contents[1] == "23"
+
+
 def test_templates_that_cannot_work_are_refused():
     whole = made("arithmetic").prompt.extract
     with pytest.raises(ValueError, match="names neither"):
         Prompt("What?", whole, False, None)
-    with pytest.raises(ValueError, match="needs the chat template"):
+    with pytest.raises(ValueError, match="turns of a conversation"):
         Prompt("{question}", whole, False, "Be brief.")
 
 

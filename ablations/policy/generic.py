@@ -1,8 +1,12 @@
 """What a policy needs through transformers' own forward: for causal language models without a faster way."""
 
+import contextlib
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 
 def answer_logits(model: nn.Module, prompt_ids: Tensor, prompt_mask: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
@@ -12,14 +16,30 @@ def answer_logits(model: nn.Module, prompt_ids: Tensor, prompt_mask: Tensor, ids
     nothing.
     """
     real = torch.cat((prompt_mask, mask), 1).long()
-    logits = model(
-        input_ids=torch.cat((prompt_ids, ids), 1),
-        attention_mask=real,
-        position_ids=(real.cumsum(1) - 1).clamp_min(0),
-        logits_to_keep=ids.shape[1] + 1,
-        use_cache=False,
-    ).logits
+    with _recomputed(model):
+        logits = model(
+            input_ids=torch.cat((prompt_ids, ids), 1),
+            attention_mask=real,
+            position_ids=(real.cumsum(1) - 1).clamp_min(0),
+            logits_to_keep=ids.shape[1] + 1,
+            use_cache=False,
+        ).logits
     return logits[:, :-1][mask]
+
+
+@contextlib.contextmanager
+def _recomputed(model: nn.Module) -> Iterator[None]:
+    """Gradient checkpointing, where it was asked for and a gradient is. transformers does it in training mode alone,
+    which would switch dropout on as well; the flag of the layers themselves is all that it looks at."""
+    layers = [each for each in model.modules() if isinstance(each, GradientCheckpointingLayer)]
+    layers = layers if torch.is_grad_enabled() and any(layer.gradient_checkpointing for layer in layers) else []
+    for layer in layers:
+        layer.training = True
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.training = False
 
 
 class Decoder:

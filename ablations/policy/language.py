@@ -12,7 +12,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from transformers.utils import logging
 
 from ablations.policy import generic, llama
+from ablations.policy.ends import end_tokens
 from ablations.policy.sample import Generated, Sample, distribution, generate, mask_of
+from ablations.tasks.prompt import Conversation
 
 
 class LanguagePolicy(nn.Module):
@@ -31,6 +33,7 @@ class LanguagePolicy(nn.Module):
                 "no answer can end. Set tokenizer.eos_token and save it with the model, or choose another model."
             )
         self.model, self.tokenizer = model, tokenizer
+        self._ends = end_tokens(model, tokenizer)
         self.train(False)
 
     def train(self, mode: bool = True) -> Self:
@@ -43,6 +46,21 @@ class LanguagePolicy(nn.Module):
     def engine(self) -> ModuleType:
         """The module that runs the model: the fast way where there is one for it."""
         return llama if llama.supports(self.model) else generic
+
+    def recompute_activations(self) -> Self:
+        """Gradient checkpointing: a layer's activations are computed again in the backward pass instead of kept, which
+        costs one more forward pass and keeps one vector per token and layer. The numbers stay the same."""
+        self.model.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False})
+        return self
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """The tokens at which an answer ends; answers that are shown to the policy end with the first."""
+        return self._ends
+
+    def as_reference(self) -> Self | None:
+        """What stands for this policy before any update, where that takes no copy; None: it takes one."""
+        return None
 
     @property
     def _fill(self) -> int:
@@ -80,7 +98,7 @@ class LanguagePolicy(nn.Module):
                 prompt_ids,
                 prompt_mask,
                 rows,
-                end=self.tokenizer.eos_token_id,
+                end=self.ends,
                 pad=self._fill,
                 max_new_tokens=max_new_tokens,
                 temperature=temperature,
@@ -145,14 +163,14 @@ class LanguagePolicy(nn.Module):
 
     def encode_answers(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
         """Complete answers as token ids (N, T), the end token added, padded on the right, and their mask."""
-        coded = [[*ids, self.tokenizer.eos_token_id] for ids in self.tokenizer(list(texts))["input_ids"]]
+        coded = [[*ids, self.tokenizer.eos_token_id] for ids in self._ids(texts)]
         width = max(map(len, coded))
         ids = torch.tensor([ids + [self._fill] * (width - len(ids)) for ids in coded], device=self.model.device)
         return ids, mask_of(torch.tensor([len(ids) for ids in coded], device=self.model.device), width)
 
     def encode_prompts(self, prompts: Sequence[str]) -> tuple[Tensor, Tensor]:
         """Token ids (U, P), padded on the left, and their mask (U, P) bool."""
-        coded = self.tokenizer(list(prompts))["input_ids"]
+        coded = [self._prompt_ids(prompt) for prompt in prompts]
         unknown = self.tokenizer.unk_token_id
         for prompt, ids in zip(prompts, coded, strict=True):
             if not ids or (unknown is not None and unknown in ids):
@@ -164,6 +182,24 @@ class LanguagePolicy(nn.Module):
         prompt_ids = torch.tensor([[self._fill] * (width - len(ids)) + ids for ids in coded], device=self.model.device)
         lengths = torch.tensor([len(ids) for ids in coded], device=self.model.device)
         return prompt_ids, mask_of(lengths, width).flip(1)
+
+    def _prompt_ids(self, prompt: str) -> list[int]:
+        """A plain prompt with what the tokenizer puts before any text; a conversation as the chat template frames it,
+        up to where the assistant speaks."""
+        if not isinstance(prompt, Conversation):
+            return self.tokenizer(str(prompt))["input_ids"]
+        if not self.tokenizer.chat_template:
+            raise ValueError(
+                "the prompt is a conversation and this model's tokenizer has no chat template; choose "
+                "task/prompt=question, r1_zero or terse, or an instruct model."
+            )
+        turns = [{"role": role, "content": content} for role, content in prompt.turns]
+        framed = self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+        return self.tokenizer(framed, add_special_tokens=False)["input_ids"]
+
+    def _ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """Texts that go on from others: without the token with which a text begins."""
+        return self.tokenizer([str(text) for text in texts], add_special_tokens=False)["input_ids"]
 
 
 @contextlib.contextmanager

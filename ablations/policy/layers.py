@@ -5,12 +5,14 @@ The arithmetic is transformers' own, so the numbers agree with its forward to ro
 larger operations do it.
 """
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding, linear, pad, rms_norm, scaled_dot_product_attention
+from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from ablations.policy.packing import Block, Packing
@@ -77,8 +79,11 @@ def packed_hidden(model: PreTrainedModel, layers: list[Layer], packing: Packing,
     """The last layer's output (M, d) for the packed tokens, before the final norm."""
     x = model.model.embed_tokens(packing.tokens)
     turns = rotary(model, packing.positions, x)
+    run = run_layer
+    if torch.is_grad_enabled() and model.is_activation_checkpointing:
+        run = functools.partial(checkpoint, run_layer, use_reentrant=False)
     for i, layer in enumerate(layers):
-        x = run_layer(layer, x, turns, lambda q, k, v, i=i: attend(i, q, k, v))
+        x = run(layer, x, turns, lambda q, k, v, i=i: attend(i, q, k, v))
     return x
 
 

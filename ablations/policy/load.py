@@ -1,6 +1,7 @@
 """Where a policy comes from: the functions that conf/model names."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -8,6 +9,14 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qw
 
 from ablations.policy.language import LanguagePolicy
 from ablations.policy.tokenizer import characters
+
+
+def started(start: LanguagePolicy | Path, *, adapter: Callable, recompute: bool) -> LanguagePolicy:
+    """The policy as training begins: the base, or the policy saved in that folder, with adapter(policy) around it;
+    recompute: whether activations are computed again in the backward pass instead of kept."""
+    policy = start if isinstance(start, LanguagePolicy) else LanguagePolicy.load(start)
+    policy = adapter(policy).eval()
+    return policy.recompute_activations() if recompute else policy
 
 
 def llama_style(**sizes) -> PreTrainedConfig:

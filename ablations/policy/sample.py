@@ -4,6 +4,7 @@ Sampling is from the whole distribution softmax(logits / temperature): top-p and
 sampler's log-probabilities would then belong to another distribution than the trainer's (by log of the kept mass).
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -70,7 +71,7 @@ def generate(
     prompt_mask: Tensor,
     rows: Tensor,
     *,
-    end: int,
+    end: int | Sequence[int],
     pad: int,
     max_new_tokens: int,
     temperature: float,
@@ -83,9 +84,14 @@ def generate(
     Every answer has its own column of uniform numbers, all drawn before the first token: what an answer draws, and
     where the generator stands afterwards, does not depend on when the others end. Rows that ended are dropped once they
     are the share `drop_at` of those computed, since dropping copies the cache: it saves work and changes nothing else.
-    Greedy takes the likeliest token and leaves the generator alone.
+    Greedy takes the likeliest token and leaves the generator alone. end: the token, or tokens, that end an answer.
     """
     n, device = len(rows), prompt_ids.device
+    several = torch.tensor([end] if isinstance(end, int) else list(end), device=device)
+
+    def ends(token: Tensor) -> Tensor:
+        return token == several if len(several) == 1 else torch.isin(token, several)
+
     if not greedy:
         uniform = torch.rand(max_new_tokens, n, dtype=torch.float64, generator=generator, device=generator.device)
         uniform = uniform.to(device)
@@ -97,7 +103,7 @@ def generate(
         every, spread = distribution(logits, temperature)
         token = every.argmax(-1) if greedy else _draw(every, uniform[t].take(answer))
         said.append((~over, answer, token, every.gather(1, token[:, None])[:, 0], spread))
-        over = over | (token == end)
+        over = over | ends(token)
         left = len(over) - int(over.sum())
         if not left or t + 1 == max_new_tokens:
             break
@@ -113,7 +119,7 @@ def generate(
     logp, entropy = (torch.zeros(n, len(said), dtype=chosen.dtype, device=device) for _ in range(2))
     ids[place], logp[place], entropy[place] = token[live], chosen[live], spread[live]
     ended = torch.zeros(n, dtype=torch.bool, device=device)
-    ended[answer[live & (token == end)]] = True
+    ended[answer[live & ends(token)]] = True
     return Generated(ids, answer[live].bincount(minlength=n), ended, logp, entropy)
 
 

@@ -17,9 +17,7 @@ from ablations.tasks.verify.check import grade_of, judge
 
 HIGHEST = 5
 LONGEST = 200  # characters; no expression with six numbers needs more
-_QUESTION = (
-    "Using each of the numbers {} exactly once, with + - * / and brackets, write an expression that equals {}."
-)
+_QUESTION = "Using each of the numbers {} exactly once, with + - * / and brackets, write an expression that equals {}."
 _TOKEN = re.compile(r"\s*(?:(\d{1,9})|([-+*/()]))", re.ASCII)
 _SIGNS = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "–": "-", "[": "(", "]": ")"})
 _RANK = {"+": 1, "-": 1, "*": 2, "/": 2}
