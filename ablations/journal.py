@@ -109,7 +109,7 @@ def git_commit_date(folder: Path | str) -> str:
 def _git(folder: Path | str, *arguments: str) -> str:
     try:
         done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=False)
-    except FileNotFoundError:  # no git on this machine
+    except FileNotFoundError:                                # no git on this machine
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""
 
@@ -130,7 +130,7 @@ def _append(path: Path, row: Mapping[str, Any]) -> None:
     try:
         with open(path, "ab") as file:
             file.write(line)
-    except OSError as error:  # a full disk alone would not say which file
+    except OSError as error:                                 # a full disk alone would not say which file
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 

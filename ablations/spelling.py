@@ -5,7 +5,7 @@ import math
 import re
 from typing import Any
 
-PARAMETER, KEY = 6000, 250  # characters, MLflow's limits
+PARAMETER, KEY = 6000, 250              # characters, MLflow's limits
 WORDS = {"@": "_at_", "%": "_percent", "[": ".", "]": "", "=": "-"}
 NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 
@@ -15,7 +15,7 @@ def name(metric: str) -> str:
     mapped = "".join(WORDS.get(character, character) for character in metric)
     mapped = re.sub(r"[^A-Za-z0-9_.\- :/]", lambda found: f"_u{ord(found[0]):x}", mapped)
     mapped = re.sub("/+", "/", mapped).strip("/")
-    return mapped if len(mapped) <= KEY else f"{mapped[: KEY - 17]}_{checksum(mapped)}"
+    return mapped if len(mapped) <= KEY else f"{mapped[:KEY - 17]}_{checksum(mapped)}"
 
 
 def canonical(value: Any) -> str:

@@ -32,14 +32,14 @@ from ablations.journal import TIMING, Journal, below, git_commit, git_commit_dat
 from ablations.spelling import canonical, checksum, name
 from ablations.store import sqlite_file, store_uri
 
-__all__ = ["Journal", "git_commit", "git_commit_date", "write_examples"]  # the rest of what a run writes, at hand
+__all__ = ["Journal", "git_commit", "git_commit_date", "write_examples"]    # the rest of what a run writes, at hand
 
-POINTS = 1000  # metrics per request, MLflow's limit
-EVERY = 10.0  # seconds between requests of a run
-PATIENCE = (30.0, 600.0)  # seconds until a store that was away is asked again: at first, at most
-LOCK_SECONDS = 300.0  # laying out a new SQLite store takes seconds, and processes queue for it
-TAG = 8000  # characters, MLflow's limit
-RECORD = "mlflow.json"  # in a run's folder: its Identity
+POINTS = 1000                           # metrics per request, MLflow's limit
+EVERY = 10.0                            # seconds between requests of a run
+PATIENCE = (30.0, 600.0)                # seconds until a store that was away is asked again: at first, at most
+LOCK_SECONDS = 300.0                    # laying out a new SQLite store takes seconds, and processes queue for it
+TAG = 8000                              # characters, MLflow's limit
+RECORD = "mlflow.json"                  # in a run's folder: its Identity
 
 # Read by MLflow at its import. Its own patience with a server, 7 tries of 2 minutes, would hold up the training.
 ENVIRONMENT = {
@@ -162,7 +162,7 @@ def _unusable() -> tuple[type[Exception], ...]:
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 
-    return MlflowException, SQLAlchemyError, OSError  # OSError: connections, full disks, a lock not had in time
+    return MlflowException, SQLAlchemyError, OSError      # OSError: connections, full disks, a lock not had in time
 
 
 class Identity(NamedTuple):
@@ -170,8 +170,8 @@ class Identity(NamedTuple):
 
     experiment: str
     hash: str
-    params: dict[str, str]  # the swept keys
-    tags: dict[str, str]  # arm, seed, base, commit, commit_date
+    params: dict[str, str]      # the swept keys
+    tags: dict[str, str]        # arm, seed, base, commit, commit_date
 
 
 class Point(NamedTuple):
@@ -180,7 +180,7 @@ class Point(NamedTuple):
     name: str
     step: int
     value: float
-    time: int  # ms since 1970
+    time: int                   # ms since 1970
 
 
 class Silent:
@@ -275,7 +275,7 @@ class Mirror:
     ) -> None:
         self.uri, self.identity, self.every = uri, identity, every
         self.folder, self.results = Path(folder), Path(results)
-        self.away = ""  # why the store could not be used the last time
+        self.away = ""                                    # why the store could not be used the last time
         self._pending: list[Point] = []
         self._steps: set[int] = set()
         self._infinite: list[str] = []
@@ -293,16 +293,14 @@ class Mirror:
 
     def close(self, state: str, reason: str = "") -> bool:
         """Send what is left and how the run ended ("running": it has not) -> whether the store has all of it."""
-
         def end() -> None:
             self._flush()
-            if {step for _, step in self._stored} - self._steps:  # an earlier attempt went further than this one
+            if {step for _, step in self._stored} - self._steps:      # an earlier attempt went further than this one
                 self._replace()
             infinite = {"infinite": "; ".join(self._infinite)} if self._infinite else {}
             self._describe({}, {"state": state, "reason": reason, **infinite})
             if state != "running":
                 _client(self.uri).set_terminated(self._run, "FINISHED" if state == "complete" else "FAILED")
-
         return self._try(end, ParameterChanged)
 
     def _take(self, row: Mapping[str, Any]) -> None:
@@ -319,11 +317,9 @@ class Mirror:
             action()
         except (*_unusable(), *also) as error:
             if not self.away:
-                _say(
-                    f"MLflow at {self.uri} cannot be used: {_first_line(error)}. Training goes on, and the journal "
-                    f"in {self.folder} keeps what the store misses."
-                )
-            self.away = _first_line(error)  # what was stored all the same and is sent again, MLflow keeps once
+                _say(f"MLflow at {self.uri} cannot be used: {_first_line(error)}. Training goes on, and the journal "
+                     f"in {self.folder} keeps what the store misses.")
+            self.away = _first_line(error)      # what was stored all the same and is sent again, MLflow keeps once
             self._next, self._wait = time.monotonic() + self._wait, min(2 * self._wait, PATIENCE[1])
             return False
         if self.away:
@@ -362,7 +358,7 @@ class Mirror:
         from mlflow.entities import Param, RunTag
 
         texts = {key: str(value) for key, value in tags.items()}
-        cut = [RunTag(key, text if len(text) <= TAG else f"{text[: TAG - 3]}...") for key, text in texts.items()]
+        cut = [RunTag(key, text if len(text) <= TAG else f"{text[:TAG - 3]}...") for key, text in texts.items()]
         _client(self.uri).log_batch(self._run, params=[Param(*param) for param in params.items()], tags=cut)
 
     def _flush(self) -> None:
@@ -391,7 +387,7 @@ class Mirror:
         from mlflow.entities import Metric
 
         for start in range(0, len(points), POINTS):
-            batch = [Metric(p.name, p.value, p.time, p.step) for p in points[start : start + POINTS]]
+            batch = [Metric(p.name, p.value, p.time, p.step) for p in points[start:start + POINTS]]
             _client(self.uri).log_batch(self._run, metrics=batch)
         self._pending = []
 

@@ -105,7 +105,7 @@ def verdicts(stored: Stored, question: Question, *, seed: int = 0) -> Verdicts:
             {
                 "claim": number,
                 **_described(each),
-                **_measured(found, each, rng),
+                **measured(found, each, rng),
                 **_counted(stored, each, found, absent),
                 "apart": apart,
             }
@@ -113,12 +113,7 @@ def verdicts(stored: Stored, question: Question, *, seed: int = 0) -> Verdicts:
         evidence.append(found)
     table = pd.DataFrame(table)
     if len(table):
-        judged = table.seeds >= FEWEST_SEEDS
-        table["p_holm"] = stats.holm(table.p.where(judged & table.expect.ne(IDENTICAL)))
-        table["verdict"] = [
-            decide(row) if enough or row["apart"] else NO_VERDICT
-            for enough, row in zip(judged, table.to_dict("records"), strict=True)
-        ]
+        table = judged(table)
         table["note"] = [_noted(row) for row in table.to_dict("records")]
     return Verdicts(
         table,
@@ -126,6 +121,15 @@ def verdicts(stored: Stored, question: Question, *, seed: int = 0) -> Verdicts:
         if any(map(len, evidence))
         else pd.DataFrame(columns=["claim", "seed", "base", "x", "y", "difference", "steps"]),
     )
+
+
+def judged(table: pd.DataFrame) -> pd.DataFrame:
+    """What was measured of an ablation's claims (one row each), with p_holm over those that can have a verdict, and
+    verdict."""
+    enough = table.seeds >= FEWEST_SEEDS
+    table = table.assign(p_holm=stats.holm(table.p.where(enough & table.expect.ne(IDENTICAL))))
+    rows = zip(enough, table.to_dict("records"), strict=True)
+    return table.assign(verdict=[decide(row) if can or row["apart"] else NO_VERDICT for can, row in rows])
 
 
 def decide(row: Mapping) -> str:
@@ -224,7 +228,8 @@ def _described(claim: Claim) -> dict:
     }
 
 
-def _measured(found: pd.DataFrame, claim: Claim, rng: np.random.Generator) -> dict:
+def measured(found: pd.DataFrame, claim: Claim, rng: np.random.Generator) -> dict:
+    """The numbers of a claim from its pairs (columns seed, x, y, difference): means, intervals, p values, power."""
     difference = found.difference.to_numpy(dtype=float)
     mean, low, high, n, _ = stats.t_interval(difference, 1 - ALPHA)
     _, low90, high90, *_ = stats.t_interval(difference, 1 - 2 * ALPHA)

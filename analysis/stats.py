@@ -164,9 +164,18 @@ def seeds_needed(mean: float, sd: float, *, wanted: float = 0.8, alpha: float = 
         return math.inf
     if sd == 0:
         return 2
-    effect, low, high = abs(mean) / sd, 1, 2
+    effect = abs(mean) / sd
+    # the normal approximation asks for a few pairs too few, so the answer lies just above it
+    about = math.ceil(((stats.norm.ppf(1 - alpha / 2) + stats.norm.ppf(wanted)) / effect) ** 2)
+    if about > most:
+        return math.inf
+    low, step = max(1, about - 2), 4
+    if low > 1 and power(effect, low, alpha) >= wanted:
+        low = 1
+    high = low + step
     while power(effect, high, alpha) < wanted:
-        low, high = high, 2 * high
+        low, step = high, 2 * step
+        high = low + step
         if high > most:
             return math.inf
     while high - low > 1:  # power grows with n, so halving finds the first n

@@ -10,7 +10,7 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 from PIL import Image
-from synthetic import ACCURACY_CLAIM, LENGTH_CLAIM, Cell, crossing, write, write_question
+from synthetic import ACCURACY_CLAIM, LENGTH_CLAIM, Cell, crossing, rich, write, write_question
 
 from analysis import claims, look, plots, stats
 from analysis.load import Absent, load
@@ -239,6 +239,15 @@ def everything(tmp_path):
     yield plots.learning_curves(data.rows, "length/gap", "arm", data.runs)
     yield plots.small_multiples(data.rows, four, "arm", data.runs)
     yield plots.small_multiples(data.rows, four[:2], "arm", data.runs)
+    more = stored(tmp_path / "more", rich(big))
+    for x, y in (("kl/k3", "accuracy/heldout"), ("length/mean", "accuracy/train"), ("samples", "reward/mean")):
+        yield plots.against(more.rows, x, y, "aggregate", more.runs, by=by)
+        yield plots.against(more.rows, x, y, "arm", more.runs)
+    predicted = "groups/zero_advantage_predicted"
+    yield plots.agreement(more.rows, "groups/zero_advantage", predicted, "aggregate", more.runs, by=by)
+    yield plots.ladder(more.rows, "accuracy/heldout", "arm", more.runs, by=["base"])
+    yield plots.heat_map(more.rows, "accuracy/heldout", "aggregate", "scale", more.runs)
+    yield plots.levels(more.rows, "aggregate", more.runs, by=by)
     where = {"base": "rambling", "scale": "none"}
     yield plots.forest(
         *verdicts(
@@ -273,7 +282,7 @@ def _shown(figure):
     for axis in itertools.chain.from_iterable((ax.xaxis, ax.yaxis) for ax in figure.axes if ax.axison):
         low, high = sorted(axis.get_view_interval())
         ticks |= {label for tick in axis.get_major_ticks() for label in (tick.label1, tick.label2)}
-        labels = zip(axis.get_majorticklocs(), axis.get_majorticklabels(), strict=True)
+        labels = [(tick.get_loc(), tick.label1) for tick in axis.get_major_ticks() if tick.label1.get_visible()]
         drawn += [label for place, label in labels if low <= place <= high]
     others = [text for text in figure.findobj(Text) if text not in ticks and text.get_visible()]
     return [text for text in drawn + others if text.get_text().strip()]

@@ -1,0 +1,117 @@
+"""Every number in README and in results/README.md comes from a committed summary or from a setting, and is that one."""
+
+import re
+
+import pandas as pd
+import pytest
+import torch
+from composing import composed
+from hydra.utils import instantiate
+
+from ablations.build import CONF, plain
+from ablations.tasks.chain_sum import ALPHABET, END, PAD, UNKNOWN
+from analysis import words
+from analysis.claims import read_question
+
+ROOT = CONF.parent
+RESULTS = ROOT / "results"
+README = (ROOT / "README.md").read_text()
+COUNTED = {2: "two", 3: "three", 5: "five", 10: "ten"}
+
+
+def answer() -> str:
+    """What README says of the committed crossing, from its claims.csv."""
+    table = pd.read_csv(RESULTS / "length_bias" / "claims.csv")
+    row = table.iloc[0]
+    assert (row.metric, row.x, row.y) == ("length/incorrect", "sequence_mean", "constant")
+    return (
+        f"at equal accuracy, incorrect answers are {row.difference:.2f} tokens longer under the mean over each answer's"
+        f" own tokens than under the constant, 95 % interval [{row.low:+.2f}, {row.high:+.2f}], {row['n']} pairs, "
+        f"Holm-adjusted p {words.p_value(row.p_holm, '= ')}"
+    )
+
+
+def tally(name: str) -> str:
+    verdicts = pd.read_csv(RESULTS / name / "claims.csv").verdict.replace({"null result": "null"}).value_counts()
+    return f"of {verdicts.sum()} claims " + ", ".join(f"{verdicts[v]} {v}" for v in words.MEANING if v in verdicts)
+
+
+def prose(text: str) -> str:
+    """Text without code, tables, links and numbers of papers, in one line."""
+    text = re.sub(r"```.*?```|<!-- (\w+) -->.*?<!-- /\1 -->", "", text, flags=re.S)
+    text = "\n".join(line for line in text.splitlines() if not line.startswith("|"))
+    text = re.sub(r"`[^`]*`|\[?arXiv:\d+\.\d+\]?(\(\S+\))?|\]\([^)]*\)|^\d\. ", "", text, flags=re.M)
+    return " ".join(text.split())
+
+
+def demo() -> dict:
+    return plain(composed("ablation=length_bias", "budget=demo"))["crossing"]["demo"]
+
+
+SAID = prose(README)
+# what README says -> where it comes from
+FOUND = {
+    answer(): "results/length_bias/claims.csv",
+    tally("length_bias"): "results/length_bias/claims.csv",
+    f"puts {len(pd.read_csv(RESULTS / 'oracles' / 'summary.csv'))} predictions": "results/oracles/summary.csv",
+    f"({len(list((ROOT / 'tests' / 'reference').glob('*.json')))} cases": "tests/reference",
+}
+# numbers that are settings, levels and rules, not findings
+RULES = {
+    "Python 3.11": "pyproject.toml",
+    "85,000 parameters": "conf/model/tiny.yaml",
+    "the 95 % interval": "a level",
+    "95 % t intervals": "a level",
+    "nominally 95 %, it covers 82 % of the time with five seeds": "tests/test_bootstrap.py",
+    "decides at .05": "analysis/claims.py",
+    "its 90 % interval": "a level",
+    "Row 0 is": "an index",
+    "1 and 1.0 are one run": "an example",
+    "exit code is 0 only": "an exit code",
+    "exit code is then 1": "an exit code",
+    "The exit code is 1 if a prediction fails and 2 if": "exit codes",
+    "4 standard errors": "a level",
+    "p (1 - p)": "a formula",
+}
+
+
+@pytest.mark.parametrize("sentence", FOUND, ids=FOUND.values())
+def test_a_finding_in_readme_is_the_number_of_its_summary(sentence):
+    assert sentence in SAID
+
+
+def test_no_number_of_readme_is_without_a_source():
+    rest = SAID
+    for known in (*FOUND, *RULES):
+        assert known in rest, f"README no longer says {known!r}; take it off this list"
+        rest = rest.replace(known, "")
+    left = [rest[max(0, m.start() - 40) : m.end() + 20] for m in re.finditer(r"(?<![\w-])[\d.,]*\d(?!\w)", rest)]
+    assert not left, "give each a source in FOUND or RULES"
+
+
+def test_the_size_of_the_demo_is_that_of_its_crossing():
+    crossing = demo()
+    seeds = [int(part) for part in re.findall(r"\d+", str(crossing["seed"]))]
+    runs = (seeds[1] - seeds[0]) * len(crossing["aggregate"].split(","))
+    assert "ten GRPO runs: the loss normalised" in README and runs == 10
+    assert f"{COUNTED[seeds[1] - seeds[0]]} seeds each" in SAID
+    bases = {10 + seed % 3 for seed in range(*seeds)} if crossing["base"] == "rambling" else set()
+    assert f"It trains {COUNTED[len(bases)]} base policies" in SAID
+
+
+def test_the_models_size_is_the_one_that_is_said():
+    made = instantiate(composed().model)(
+        alphabet=ALPHABET, end=END, pad=PAD, unknown=UNKNOWN, generator=torch.Generator()
+    )
+    assert round(sum(weight.numel() for weight in made.parameters()), -3) == 85_000
+
+
+def test_the_results_page_has_every_committed_report_and_its_tally():
+    page = (RESULTS / "README.md").read_text()
+    for file in sorted(RESULTS.glob("*/report.md")):
+        name = file.parent.name
+        row = next(line for line in page.splitlines() if line.startswith(f"| [{name}]({name}/report.md)"))
+        if (file.parent / "claims.csv").is_file() and (file.parent / "ablation.yaml").is_file():
+            question = read_question(RESULTS, name).question
+            assert tally(name) in row and question[1:].rstrip("?") in row
+    assert not re.findall(r"\d", re.sub(r"\([^)]*\)|of \d+ claims [^|]*|`[^`]*`", "", page))
