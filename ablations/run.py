@@ -9,6 +9,7 @@ import shutil
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Callable, Mapping
 from importlib import metadata
 from pathlib import Path
@@ -47,6 +48,8 @@ PACKAGES = ("torch", "transformers", "hydra-core", "omegaconf", "mlflow", "numpy
 EXAMPLES_PER_STEP = 32
 Watch = Callable[[Mapping[str, Any]], None] | None
 
+# Hydra checks conf/hydra/launcher/ray.yaml by the plugin's own schema of that name, which is wanted, and warns of it.
+warnings.filterwarnings("ignore", message=r"\s*'hydra/launcher/\w+' is validated against ConfigStore schema")
 build.register_resolvers()
 tqdm.set_lock(threading.RLock())  # a bar belongs to one process; a lock between processes would outlive those that fork
 

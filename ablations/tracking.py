@@ -19,6 +19,7 @@ import json
 import logging
 import math
 import os
+import sqlite3
 import sys
 import tempfile
 import time
@@ -30,7 +31,7 @@ from filelock import FileLock
 
 from ablations.journal import TIMING, Journal, below, git_commit, git_commit_date, merged_rows, status, write_examples
 from ablations.spelling import canonical, checksum, name
-from ablations.store import sqlite_file, store_uri
+from ablations.store import Point, append, sqlite_file, store_uri
 
 __all__ = ["Journal", "git_commit", "git_commit_date", "write_examples"]    # the rest of what a run writes, at hand
 
@@ -162,7 +163,8 @@ def _unusable() -> tuple[type[Exception], ...]:
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 
-    return MlflowException, SQLAlchemyError, OSError      # OSError: connections, full disks, a lock not had in time
+    # OSError: connections, full disks, a lock not had in time
+    return MlflowException, SQLAlchemyError, sqlite3.Error, OSError
 
 
 class Identity(NamedTuple):
@@ -172,15 +174,6 @@ class Identity(NamedTuple):
     hash: str
     params: dict[str, str]      # the swept keys
     tags: dict[str, str]        # arm, seed, base, commit, commit_date
-
-
-class Point(NamedTuple):
-    """One number on its way to the store."""
-
-    name: str
-    step: int
-    value: float
-    time: int                   # ms since 1970
 
 
 class Silent:
@@ -286,9 +279,9 @@ class Mirror:
         self._try(self._attach)
 
     def write(self, row: Mapping[str, Any]) -> None:
-        """Take over one step; after `every` seconds, or at 1,000 points, all that waits goes to the store."""
+        """Take over one step; after `every` seconds all that waits goes to the store."""
         self._take(row)
-        if time.monotonic() >= self._next or (len(self._pending) >= POINTS and not self.away):
+        if time.monotonic() >= self._next:
             self._try(self._flush, ParameterChanged)
 
     def close(self, state: str, reason: str = "") -> bool:
@@ -386,9 +379,10 @@ class Mirror:
     def _send(self, points: Sequence[Point]) -> None:
         from mlflow.entities import Metric
 
-        for start in range(0, len(points), POINTS):
-            batch = [Metric(p.name, p.value, p.time, p.step) for p in points[start:start + POINTS]]
-            _client(self.uri).log_batch(self._run, metrics=batch)
+        if (file := sqlite_file(self.uri)) is None or not append(file, self._run, points):
+            for start in range(0, len(points), POINTS):
+                batch = [Metric(p.name, p.value, p.time, p.step) for p in points[start:start + POINTS]]
+                _client(self.uri).log_batch(self._run, metrics=batch)
         self._pending = []
 
     def _history(self) -> dict[tuple[str, int], float]:

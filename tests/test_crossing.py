@@ -89,7 +89,7 @@ def test_two_launches_at_once_run_no_cell_twice_and_status_tells_from_another_pr
 
 
 def test_eight_commands_that_start_at_once_in_an_empty_folder_all_succeed_in_one_experiment(results, seedling):
-    """B07, B12: eight single runs, one store that is not there yet."""
+    """B07, B12: eight single runs, one store that is not there yet; without its lock seven die."""
     command = [*SMALL, f"base.folder={seedling}"]
     processes = [start(results, f"seed={seed}", *command) for seed in range(8)]
     outcomes = [finished(process) for process in processes]

@@ -5,8 +5,6 @@ import contextlib
 import json
 import math
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,6 +12,7 @@ import pytest
 
 from ablations import spelling, tracking
 from ablations.journal import Journal
+from ablations.store import Point, append
 
 PACKAGE = Path(tracking.__file__).parent
 
@@ -62,26 +61,6 @@ def points(results):
 
 ROWS = [{"step": step, "reward/mean": step / 7, "seconds/sample": 0.5} for step in range(4)]
 ALL = sorted([("cell-0", key, row["step"], row[key]) for row in ROWS for key in row if key != "step"], key=str)
-
-
-@pytest.mark.slow
-def test_eight_processes_that_start_at_once_from_an_empty_folder_all_finish(results):
-    """B07: without the lock 7 of 8 die laying out the tables of the new file."""
-    worker = """
-import sys
-from pathlib import Path
-from tests.test_tracking import attempt, cell
-results, number = Path(sys.argv[1]), int(sys.argv[2])
-assert attempt(results, cell(results, number), [{"step": step, "a": 1.0 * step} for step in range(30)])[1]
-"""
-    root = PACKAGE.parent
-    started = [subprocess.Popen([sys.executable, "-c", worker, str(results), str(n)], cwd=root, stderr=subprocess.PIPE)
-               for n in range(8)]
-    assert [(process.communicate()[1], process.returncode) for process in started] == [(b"", 0)] * 8
-    assert len(ask(results, "SELECT * FROM experiments WHERE name = 'q'")) == 1
-    kinds = [tags["kind"] for _, tags, _ in active(results).values()]
-    assert sorted(kinds) == ["ablation"] + ["run"] * 8
-    assert len(points(results)) == 240
 
 
 def test_a_long_parameter_is_marked_as_shortened_and_the_whole_config_is_an_artifact(store, results):
@@ -234,6 +213,34 @@ def test_points_that_the_journal_contradicts_go_to_the_bin_with_their_run(earlie
     assert ask(results, "SELECT count(*) FROM runs WHERE name = 'cell-0'") == [(2,)]
 
 
+def test_points_are_stored_as_mlflow_itself_stores_them(store, results):
+    """The same points by MLflow's log_batch and by this project's shorter way: no row of either table differs."""
+    from mlflow.entities import Metric
+
+    path = results / "mlflow.db"
+    client = tracking._client(store)
+    theirs, ours = (client.create_run("0", run_name=name).info.run_id for name in ("theirs", "ours"))
+    batches = [
+        [("a", 0, 0.5, 10), ("a", 1, 0.25, 11), ("b", 0, math.nan, 10), ("c", 3, -1e300, 12), ("c", 2, 7.0, 13)],
+        [("a", 1, 0.25, 11), ("a", 0, 9.0, 14), ("b", 0, 2.0, 10), ("b", 1, math.nan, 15), ("c", 3, -2e300, 12)],
+    ]
+    for batch in batches:
+        client.log_batch(theirs, metrics=[Metric(name, value, time, step) for name, step, value, time in batch])
+        assert append(path, ours, [Point(*point) for point in batch])
+    for table in ("metrics", "latest_metrics"):
+        columns = "key, value, timestamp, step, is_nan"
+        query = f"SELECT {columns} FROM {table} WHERE run_uuid = ? ORDER BY {columns}"
+        assert ask(results, query, ours) == ask(results, query, theirs) != []
+    assert sorted(point.value for point in client.get_metric_history(ours, "c")) == [-2e300, -1e300, 7.0]
+
+
+def test_in_a_store_with_other_tables_mlflow_itself_stores_the_points(store, results):
+    with sqlite3.connect(results / "mlflow.db") as database:
+        database.execute("ALTER TABLE metrics ADD COLUMN later TEXT")
+    assert not append(results / "mlflow.db", "x", [Point("a", 0, 1.0, 0)])
+    assert attempt(results, cell(results), ROWS)[1] and points(results) == ALL
+
+
 class Flaky:
     """A client whose store is away while `away`, or carries requests out and loses the answers while `after`."""
 
@@ -257,6 +264,7 @@ class Flaky:
 def flaky(store, monkeypatch):
     client = Flaky(tracking._client(store))
     monkeypatch.setattr(tracking, "_client", lambda uri: client)
+    monkeypatch.setattr(tracking, "append", lambda *_: False)       # as for a server: every point goes by the client
     monkeypatch.setattr(tracking, "PATIENCE", (0.0, 0.0))
     return client
 
