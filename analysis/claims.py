@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from analysis import identical, matched, stats
+from analysis import cautions, identical, matched, stats
 from analysis.load import Absent, Stored, value
 from analysis.question import EQUAL_TO, GREATER, IDENTICAL, BadClaim, Claim, Question, claim, read_question
 
@@ -87,8 +87,12 @@ def _at_own_steps(rows: pd.DataFrame, claim: Claim, keys: list[str]) -> pd.DataF
     return stats.paired(runs, claim.compare, keys).assign(steps=(used.x + used.y) / 2)
 
 
-def verdicts(stored: Stored, question: Question, *, seed: int = 0) -> Verdicts:
+def verdicts(
+    stored: Stored, question: Question, *, seed: int = 0, evaluation: Mapping[str, Mapping[str, str]] | None = None
+) -> Verdicts:
     """Every claim decided. seed: of the random sign flips, used only where there are too many pairs for all patterns.
+    evaluation: hash -> settings of a run's evaluation that are not the same in all (`facts.Facts`); held-out metrics of
+    arms that differ in them get no verdict.
 
     Raises Absent for a metric, knob or arm that is not there, with those that are; at a smaller budget than the full
     one a claim about arms that this budget does not run gets "no verdict" instead.
@@ -108,6 +112,7 @@ def verdicts(stored: Stored, question: Question, *, seed: int = 0) -> Verdicts:
                 **measured(found, each, rng),
                 **_counted(stored, each, found, absent),
                 "apart": apart,
+                "unlike": "" if absent else _unlike(stored, each, evaluation or {}),
             }
         )
         evidence.append(found)
@@ -126,7 +131,7 @@ def verdicts(stored: Stored, question: Question, *, seed: int = 0) -> Verdicts:
 def judged(table: pd.DataFrame) -> pd.DataFrame:
     """What was measured of an ablation's claims (one row each), with p_holm over those that can have a verdict, and
     verdict."""
-    enough = table.seeds >= FEWEST_SEEDS
+    enough = (table.seeds >= FEWEST_SEEDS) & table.get("unlike", pd.Series("", index=table.index)).eq("")
     table = table.assign(p_holm=stats.holm(table.p.where(enough & table.expect.ne(IDENTICAL))))
     rows = zip(enough, table.to_dict("records"), strict=True)
     return table.assign(verdict=[decide(row) if can or row["apart"] else NO_VERDICT for can, row in rows])
@@ -207,6 +212,14 @@ def _matches(frame: pd.DataFrame, where: Mapping) -> pd.Series:
     return chosen
 
 
+def _unlike(stored: Stored, claim: Claim, evaluation: Mapping[str, Mapping[str, str]]) -> str:
+    sides = [
+        stored.runs.hash[_matches(stored.runs, {**claim.where, **{k: pair[side] for k, pair in claim.compare.items()}})]
+        for side in (0, 1)
+    ]
+    return cautions.unlike(evaluation, *sides, claim.metric)
+
+
 def _described(claim: Claim) -> dict:
     x, y = arm_names(claim)
     return {
@@ -273,6 +286,8 @@ def _noted(row: Mapping) -> str:
     notes = []
     if row["absent"]:
         notes.append(f"not part of this crossing: {row['absent'].rstrip('.')}")
+    elif row["unlike"]:
+        notes.append(f"{row['unlike']}: not comparable")
     elif row["n"] == 0:
         notes.append("no pair of complete runs has this metric in the window")
     elif row["verdict"] == NO_VERDICT:

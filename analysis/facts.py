@@ -14,6 +14,8 @@ from analysis import kept
 ABOUT_THE_ABLATION = (
     *("hydra", "name", "budget", "question", "paper", "crossing", "claims", "figures", "placebo", "plain"),
 )
+# What an answer to a held-out problem depends on besides the policy and the problem.
+EVALUATION = ("task.", "rollout.temperature", "rollout.max_new_tokens", "evaluate.problems", "evaluate.pass_at.")
 OUTSIDE_THE_NUMBERS = ("machine", "dry_run")
 # What a run's environment says of one process or machine, which is nobody else's business.
 PRIVATE = ("host", "process", "user", "seed_drives")
@@ -22,13 +24,15 @@ PRIVATE = ("host", "process", "user", "seed_drives")
 class Facts(NamedTuple):
     """fixed: config key -> text, the same in all runs. differed: config keys that are not. environment: what -> texts
     found.
-    command: of one run, as an example. read: number of run folders that were there."""
+    command: of one run, as an example. read: number of run folders that were there. evaluation: hash of a run -> its
+    settings of the evaluation that are not the same in all runs."""
 
     fixed: dict[str, str]
     differed: list[str]
     environment: dict[str, list[str]]
     command: str
     read: int
+    evaluation: dict[str, dict[str, str]] = {}
 
 
 def of_runs(results: Path, ablation: str, runs: pd.DataFrame) -> Facts:
@@ -37,11 +41,11 @@ def of_runs(results: Path, ablation: str, runs: pd.DataFrame) -> Facts:
     Folders that are not there (a store copied without them) are left out and show in `read`; if none is there, what an
     earlier report kept stands in. Paths of the machine are left out too, because reports are shared.
     """
-    folders = [
-        results / ablation / "runs" / Path(folder or run).name
-        for folder, run in zip(runs.folder, runs.run, strict=True)
-    ]
-    folders = [folder for folder in folders if (folder / "config.yaml").is_file()]
+    named = {
+        results / ablation / "runs" / Path(folder or run).name: each
+        for folder, run, each in zip(runs.folder, runs.run, runs.hash, strict=True)
+    }
+    folders = [folder for folder in named if (folder / "config.yaml").is_file()]
     if not folders and (found := kept.read_facts(results / ablation)):
         return Facts(**found)
     configs = [_flat(_config(folder / "config.yaml")) for folder in folders]
@@ -51,6 +55,7 @@ def of_runs(results: Path, ablation: str, runs: pd.DataFrame) -> Facts:
     found: dict[str, list[str]] = {}
     for key in dict.fromkeys(key for environment in environments for key in environment if key not in PRIVATE):
         found[key] = sorted({environment[key] for environment in environments if key in environment})
+    evaluated = [key for key, texts in values.items() if len(texts) > 1 and key.startswith(EVALUATION)]
     command = next((text for folder in folders if (text := _text(folder / "command.txt"))), "")
     return Facts(
         {key: texts.pop() for key, texts in values.items() if len(texts) == 1},
@@ -58,6 +63,11 @@ def of_runs(results: Path, ablation: str, runs: pd.DataFrame) -> Facts:
         found,
         _without_folders(command),
         len(folders),
+        {
+            named[folder]: {key: config.get(key, "not set") for key in evaluated}
+            for folder, config in zip(folders, configs, strict=True)
+            if evaluated
+        },
     )
 
 

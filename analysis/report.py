@@ -16,6 +16,7 @@ import pandas as pd
 from analysis import (
     answers,
     arms,
+    cautions,
     claims,
     compare,
     drawn,
@@ -113,10 +114,10 @@ def report(
     question = claims.read_question(results, name)
     stored, strangers = of_the_crossing(load(store or results, name), question)
     _refuse_incomplete(stored, question, allow_missing)
-    verdicts = claims.verdicts(stored, question)
+    facts = of_runs(results, name, stored.runs)
+    verdicts = claims.verdicts(stored, question, evaluation=facts.evaluation)
     folder = results / name
     figures = drawn.draw(stored, question, verdicts, folder)
-    facts = of_runs(results, name, stored.runs)
     sampled = answers.chosen(results, name, stored.runs)
     counted = evaluated.read(results, name, stored.runs)
     kept.write(folder, stored.rows, stored.runs, stored.knobs)
@@ -132,6 +133,7 @@ def report(
         changes=evaluated.changes(counted),
         same_arm=same_arm.check(stored, question),
         same=[(*each, identical.arms_apart(stored, *each[:2])) for each in _by_construction(stored, question)],
+        cautions=cautions.sentences(stored, facts),
         facts=facts,
         strangers=strangers,
         counted=counts(stored.runs, ["arm", "base"]),

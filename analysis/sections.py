@@ -30,6 +30,7 @@ class Material(NamedTuple):
     changes: pd.DataFrame
     same_arm: pd.DataFrame
     same: Sequence[tuple[str, str, str, str]]
+    cautions: Sequence[str]
     figures: Sequence[tuple[str, str]]
     more: Sequence[tuple[str, str]]
     constant: Sequence[tuple[str, float]]
@@ -74,6 +75,7 @@ def _verdict(given: Material) -> list[Block]:
         *([text(all_of_them)] if len(rows) > 1 else []),
         _judged(rows),
         *([Bullets(notes)] if notes else []),
+        *([Bullets([[Strong("Caution"), f": {each}"] for each in given.cautions])] if given.cautions else []),
         *_same(given.same),
         text(written(rows, given.stored.runs)),
         text("What each claim compares:"),

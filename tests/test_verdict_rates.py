@@ -31,7 +31,7 @@ def simulated(rng, seeds, effects, spread=1.0):
     )
     for column in ("run", "k"):
         runs[column] = pd.Categorical(runs[column])
-    runs["arm"] = runs.k
+    runs["arm"], runs["hash"] = runs.k, runs.run
     pieces = []
     for metric, effect in effects.items():
         level = np.repeat(rng.normal(0, 5, seeds), 2)  # the seed's own level, shared by its pair
