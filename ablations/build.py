@@ -88,7 +88,7 @@ def _known() -> dict[str, set[str]]:
     listed = (str(name) for entry in declared.pop("defaults") if isinstance(entry, DictConfig) for name in entry)
     groups = {name.rpartition("@")[2] for name in listed if not name.startswith("override ")}
     below = {str(key): set(node) if isinstance(node, DictConfig) else set() for key, node in declared.items()}
-    return dict.fromkeys((*groups, *identity.OUTSIDE), set()) | below
+    return dict.fromkeys((*groups, *identity.OUTSIDE, "tuned"), set()) | below
 
 
 def _refuse_unknown(cfg: DictConfig) -> None:

@@ -27,6 +27,7 @@ from tqdm import tqdm
 from ablations import build, forecast, identity, isolation, journal, provenance, tracking
 from ablations.contradictions import Refused, refuse, refuse_unwritable
 from ablations.inert import equal_by_construction
+from ablations.search import tuned
 from ablations.spelling import canonical
 from ablations.status import folder_of, status, table, write_status
 
@@ -85,6 +86,8 @@ def start(config: DictConfig, only: Set[str] | None = None) -> tuple[Crossing, l
     spelled: dict[str, list[str]] = {}
     configs: dict[str, Mapping[str, Any]] = {}
     arms: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = {}  # (seed, base) -> arm -> config
+    if not tuned_arms(config):
+        sys.exit(0)
     for overrides, resolved in composed(cell_overrides(config)):
         cell = cell_of(resolved, overrides, results)
         cells.setdefault(cell.hash, cell)  # two spellings of one choice are one cell
@@ -108,6 +111,16 @@ def start(config: DictConfig, only: Set[str] | None = None) -> tuple[Crossing, l
         flush=True,
     )
     return crossing, [spelled[hashed] for hashed in open_ if only is None or hashed in only]
+
+
+def tuned_arms(config: DictConfig) -> bool:
+    """Tune the arms that the crossing compares at their best -> whether all are tuned (a dry run trains nothing)."""
+    cells = cell_overrides(config)
+    if not any(map(tuned.keys_of, cells)):
+        return True
+    from ablations.search import arms  # it trains, and what trains needs this module
+
+    return arms.tune(config, cells)
 
 
 def prepare_store(crossing: Crossing) -> None:
@@ -136,7 +149,7 @@ def composed(cells: Sequence[Sequence[str]]) -> Iterator[tuple[Sequence[str], di
         seeds = [override for override in overrides if override.startswith("seed=")]
         shared = tuple(override for override in overrides if override not in seeds)
         if shared not in known:
-            known[shared] = compose("config", list(overrides))
+            known[shared] = tuned.applied(compose("config", list(overrides)), overrides)
             build.knobs(known[shared])
         cfg = copy.deepcopy(known[shared])
         for seed in seeds:

@@ -48,7 +48,7 @@ def sentence(results: Path, configs: Sequence[Mapping[str, Any]], processes: int
         sources += measured[1]
     wall = total / min(processes, len(configs))
     return (
-        f"Predicted: {_spoken(total)} of one core for {len(configs)} runs, {_spoken(wall)} with {processes} at a time "
+        f"Predicted: {spoken(total)} of one core for {len(configs)} runs, {spoken(wall)} with {processes} at a time "
         f"(from the step times of {sources} runs like these; base policies and start-up not counted)."
     )
 
@@ -64,7 +64,8 @@ def _alike(config: Mapping[str, Any]) -> Any:
     return canonical({key: config.get(key) for key in DECIDING})
 
 
-def _spoken(seconds: float) -> str:
+def spoken(seconds: float) -> str:
+    """Seconds in the unit that suits them."""
     for unit, size in (("h", 3600), ("min", 60)):
         if seconds >= size:
             return f"{seconds / size:.1f} {unit}"

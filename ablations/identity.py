@@ -11,7 +11,8 @@ from typing import Any
 
 # Where and how a run is executed, and what is asked about it afterwards.
 OUTSIDE = ("hydra", "machine", "dry_run", "name")
-OUTSIDE += ("budget", "question", "paper", "crossing", "claims", "figures", "placebo", "plain", "search")
+OUTSIDE += ("budget", "question", "paper", "crossing", "claims", "figures", "placebo", "plain")
+OUTSIDE += ("search", "tune", "tuning")
 
 
 def results_folder() -> str:

@@ -40,6 +40,7 @@ from ablations.contradictions import Refused, refuse, refuse_unwritable
 from ablations.journal import merged_rows, read_rows
 from ablations.passes import Passes
 from ablations.policy.load import started
+from ablations.search import tuned
 from ablations.search.stop import Stopped
 from ablations.state import State, frozen, seed_of
 from ablations.status import CHECKPOINTS, LOCK, last_step, status, table, write_status
@@ -104,6 +105,7 @@ def run(cfg: DictConfig, overrides: list[str], watch: Watch = None) -> str:
     KeyboardInterrupt leave.
     """
     torch.set_num_threads(cfg.machine.threads)
+    cfg = tuned.applied(cfg, overrides)
     results = Path(identity.results_folder())
     config = build.plain(cfg)
     refuse(config)
@@ -121,7 +123,7 @@ def run(cfg: DictConfig, overrides: list[str], watch: Watch = None) -> str:
                 print(f"complete already: {cell.folder}", flush=True)
                 return "complete"
             work = functools.partial(_recorded, cfg, config, knobs, cell, overrides, results, watch)
-            if not (crossing.in_crossing() and isolation.POSSIBLE):
+            if watch is not None or not (crossing.in_crossing() and isolation.POSSIBLE):
                 return work()
             tracking.warm(config["machine"]["tracking"])
             return _apart(work, cell.folder)
@@ -153,7 +155,7 @@ def _recorded(cfg, config, knobs, cell, overrides, results, watch) -> str:
     start = saved["step"] + 1 if saved else 0
     if saved or faults:
         print(f"goes on after step {start - 1}" if saved else "starts from the beginning", cell.folder, flush=True)
-    describe(cell.folder, config, overrides, resumed_after=saved["step"] if saved else None)
+    describe(cell.folder, config, tuned.written(cfg, overrides), resumed_after=saved["step"] if saved else None)
     write_status(cell.folder, "running")
     journal = tracking.Journal(cell.folder, start=start)
     mirror = tracking.mirror(results, config["machine"]["tracking"], config["name"], cell, config["base"]["name"])

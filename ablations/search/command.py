@@ -64,9 +64,7 @@ def conducted(plan: Plan, start: Callable[[str], None]) -> int:
     """The whole search -> exit code: 0, 1 if a run failed, 130 if it was interrupted."""
     study = studies.begin(plan)
     lost = studies.requeue(study, plan)
-    done = len(studies.settled(study))
-    print(_opening(plan, done, lost), flush=True)
-    print(cost.sentence(plan, done), flush=True)
+    print(told(plan, len(studies.settled(study)), lost), flush=True)
     workers.apart(mirror.prepare, plan)
     try:
         if not searched(plan, study, start):
@@ -123,13 +121,15 @@ def _confirmed(plan: Plan, study: Study, start: Callable[[str], None]) -> list[c
     return there
 
 
-def _opening(plan: Plan, done: int, lost: Sequence[int]) -> str:
+def told(plan: Plan, done: int, lost: Sequence[int], confirms: bool = True) -> str:
+    """What is said before the start: how many trials, where, what is there already, and what it will cost."""
     what = f"{plan.name}: {plan.budget} trials of {', '.join(plan.space.distributions)}"
     if plan.budget < plan.trials:
         what += f" (there are no more points than that; {plan.trials} were asked for)"
     lines = [what + (f", {done} settled already" if done else "") + f"; results in {plan.folder}"]
     if lost:
         lines.append(f"goes on with {len(lost)} interrupted: trial {', '.join(map(str, lost))}")
+    lines.append(cost.sentence(plan, done, confirms))
     return "\n".join(lines)
 
 
