@@ -89,6 +89,8 @@ def _verdict(search: Search) -> list[str]:
     lines = [f"Best of {len(search.trials)} trials: trial {best['trial']}, {point}."]
     found = fresh(search, "best")
     searched = f"{best['search_score']:.4g} over the {len(about['seeds'])} seeds that chose it"
+    if not len(search.fresh):
+        return [*lines, f"It was not trained on fresh seeds here: {searched}, which is no estimate of its score."]
     if found is None:
         return [*lines, f"Its score is not known: no run on fresh seeds is complete. ({searched}: no estimate.)"]
     lines.append(f"{name} ({unit}) on {found.n} fresh seeds: {_interval(found)}. The search had seen {searched}.")

@@ -126,6 +126,14 @@ def levels(config) -> list[float]:
     return [0.1, 0.9 - 0.2 * grid_place(config) - config["seed"] / 100]
 
 
+def rescaled_curve(config) -> list[float]:
+    """Accuracy by the step that is taken: under the constant a tenth of the learning rate."""
+    step = config["optimizer"]["lr"] * (0.1 if config["aggregate"]["_target_"].endswith("constant") else 1)
+    noise = random.Random(config["seed"]).gauss(0, 0.05)
+    return [0.1, 0.8 - 0.2 * (math.log10(step) + 3.6) ** 2 + noise]
+
+
+rescaled = by(rescaled_curve)
 synthetic = by(curve)
 two_levels = by(levels)
 nan, nothing_but_nan, infinite, raising = by(one_is_nan), by(all_are_nan), by(one_is_infinite), by(two_raise)
