@@ -59,7 +59,7 @@ def test_an_arm_without_a_value_is_refused_by_name(found, other):
         tuned.applied(composed(*cell), cell)
 
 
-# --- the search before the crossing -------------------------------------------------------------------------------------
+# --- the search before the crossing ----------------------------------------------------------------------------------
 
 
 def crossing(*tuning: str, seeds=(20, 21)):
@@ -88,7 +88,7 @@ def accuracy(lr: float, aggregate: str, seed: int) -> float:
 
 
 @pytest.mark.slow
-def test_an_arm_that_only_rescales_the_gradient_wins_at_a_shared_learning_rate_and_not_at_each_arms_best(hydra, results):
+def test_an_arm_that_only_rescales_the_step_wins_at_a_shared_learning_rate_and_not_at_each_arms_best(hydra, results):
     """A made-up trainer in which one aggregation does nothing but divide the step by 10."""
     config, cells = crossing()
     assert arms.tune(config, cells)
