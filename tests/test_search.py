@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import sqlite3
 from pathlib import Path
 
 import optuna
@@ -303,3 +304,38 @@ def test_what_cannot_be_searched_is_refused_before_anything_starts(arguments, to
 
 def test_a_password_is_shown_nowhere():
     assert plans.shown("storage=postgresql://me:secret@host:1/db") == "storage=postgresql://me:***@host:1/db"
+
+
+# --- MLflow -----------------------------------------------------------------------------------------------------------
+
+
+def test_each_trial_is_a_child_run_with_its_number_point_score_and_end(run, results, store):
+    """Of the search's parent run, which the runs of its seeds have too; a second start makes no second run."""
+    nan = command("nan", *FOUR, "machine.tracking=sqlite")
+    for _ in range(2):
+        assert run(*nan)[0] == 1
+    with sqlite3.connect(results / "mlflow.db") as database:
+        told = "SELECT run_uuid, key, value FROM tags"
+        tags: dict[str, dict[str, str]] = {}
+        for uuid, key, value in database.execute(told):
+            tags.setdefault(uuid, {})[key] = value
+        ends = dict(database.execute("SELECT run_uuid, status FROM runs"))
+        params = dict(database.execute("SELECT run_uuid, value FROM params WHERE key = 'optimizer.lr'"))
+        scores = dict(database.execute("SELECT run_uuid, value FROM metrics WHERE key = 'search/score'"))
+    (parent,) = (uuid for uuid, kept in tags.items() if kept.get("kind") == "ablation")
+    trials = {int(kept["trial"]): uuid for uuid, kept in tags.items() if kept.get("kind") == "trial"}
+    assert sorted(trials) == [0, 1, 2, 3]
+    for trial in stored(results / "search_lr"):
+        uuid = trials[trial.number]
+        assert tags[uuid]["mlflow.parentRunId"] == parent and float(params[uuid]) == trial.params["optimizer.lr"]
+        failed = trial.state == TrialState.FAIL
+        assert ends[uuid] == ("FAILED" if failed else "FINISHED")
+        assert tags[uuid]["state"] == ("failed" if failed else "complete")
+        assert scores.get(uuid) == (None if failed else trial.value)
+        assert ("the score is nan" in tags[uuid]["reason"]) == failed
+
+
+def test_a_store_that_is_away_stops_no_search(run, results):
+    code, said = run(*command("synthetic", "trials=2", "seeds=1", "machine.tracking=http://127.0.0.1:9"))
+    assert code == 0 and "MLflow at http://127.0.0.1:9 cannot be used" in said
+    assert [trial.state.name for trial in stored(results / "search_lr")] == ["COMPLETE"] * 2

@@ -80,8 +80,6 @@ def _refuse_shared_seeds(plans: dict[str, Plan], cells: Sequence[Sequence[str]])
 
 def _best(config: DictConfig, searched: Plan):
     """The best trial of an arm's search, which goes on where it was."""
-    from analysis import searches
-
     study = studies.begin(searched) if not config.dry_run else _there(searched)
     done = len(studies.settled(study)) if study is not None else 0
     if config.dry_run:
@@ -95,7 +93,7 @@ def _best(config: DictConfig, searched: Plan):
         if not command.searched(searched, study, _starter(searched, config)):
             return None
         workers.apart(command.mirror.catch_up, searched)
-        print(searches.report(searched.results, searched.name) + "\n", flush=True)
+        print(command.reported(searched) + "\n", flush=True)
     return confirm.best(study)
 
 

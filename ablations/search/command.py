@@ -150,10 +150,15 @@ def _interrupted(plan: Plan, study: Study) -> int:
     return INTERRUPTED
 
 
-def _finished(plan: Plan, study: Study, confirmed: Sequence[confirm.Confirmed]) -> int:
+def reported(plan: Plan) -> str:
+    """Write the report and its figures -> what the terminal shows."""
     from analysis import searches  # its plotting libraries are needed only here
 
-    print(f"\n{searches.report(plan.results, plan.name)}", flush=True)
+    return searches.report(plan.results, plan.name)
+
+
+def _finished(plan: Plan, study: Study, confirmed: Sequence[confirm.Confirmed]) -> int:
+    print(f"\n{reported(plan)}", flush=True)
     settled = studies.settled(study)
     failed = sum(trial.state == TrialState.FAIL for trial in settled)
     if failed:
