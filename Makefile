@@ -1,5 +1,6 @@
 # setup   a virtual environment in .venv with the pinned versions (once)
 # demo    the first ablation at its small budget, ending in a verdict table
+# bench   a step's cost beside TRL, generate and the machine's limit (QUICK=1: one line in under 90 s)
 # test    every test;  check  the same without the slow ones;  lint  ruff
 PYTHON ?= python3
 BIN := .venv/bin
@@ -9,7 +10,7 @@ WORKERS ?= 2
 # One thread per process: several processes share the cores, and sums are then the same bit for bit. Tests see no GPU.
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 CUDA_VISIBLE_DEVICES= TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 MPLBACKEND=Agg
 
-.PHONY: setup demo test check lint clean
+.PHONY: setup demo bench test check lint clean
 
 setup: $(STAMP)
 
@@ -27,6 +28,10 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: $(STAMP)
 	$(BIN)/ablate ablation=length_bias budget=demo
+
+bench: $(STAMP)
+	@$(BIN)/python -c 'import trl' 2>/dev/null || $(BIN)/python -m pip install --quiet -c constraints.txt -e ".[trl]"
+	@$(TEST_ENV) $(BIN)/python -m analysis.bench $(if $(QUICK),--quick)
 
 test: $(STAMP)
 	$(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal

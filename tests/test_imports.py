@@ -83,7 +83,8 @@ def test_nothing_in_the_algorithm_branches_on_the_name_of_an_option():
 
 
 def test_transformers_is_imported_by_the_policies_alone():
-    assert all(name.startswith("ablations/policy/") for name in importers("transformers"))
+    """But for the benchmark, whose peer is a trainer of transformers' make."""
+    assert all(name.startswith(("ablations/policy/", "analysis/bench/")) for name in importers("transformers"))
 
 
 def test_mlflow_is_imported_by_the_mirror_and_by_the_reader_of_servers_alone():
@@ -96,7 +97,9 @@ def test_mlflow_is_imported_by_the_mirror_and_by_the_reader_of_servers_alone():
 
 def test_the_analysis_knows_nothing_of_the_training():
     """The stored results are the contract. The other way, reports are written when a crossing or a search ends."""
-    assert not {name for name in importers("ablations") if name.startswith("analysis/")}
+    assert all(name.startswith("analysis/bench/") for name in importers("ablations") if name.startswith("analysis/"))
+    benched = {name for name in NAMES if any(module.startswith("analysis.bench") for module in imported(name))}
+    assert all(name.startswith("analysis/bench/") for name in benched), "nothing may need the benchmark"
     ends = {"ablations/crossing.py", "ablations/search/command.py"}
     assert {name for name in importers("analysis") if name.startswith("ablations/")} <= ends
 
@@ -105,7 +108,8 @@ def test_configuration_stays_at_the_edge():
     """Below the entry points there are plain arguments, and no configuration objects."""
     inner = ["analysis/", *(f"ablations/{room}/" for room in ("knobs", "tasks", "policy"))]
     inner += [f"ablations/{part}.py" for part in ("grpo", "measure", "rollout", "state", "evaluate", "inert")]
-    assert not {name for name in importers("hydra") if name.startswith(tuple(inner))}
+    entry = {"analysis/bench/work.py"}  # the benchmark composes the default config, as the command does
+    assert not {name for name in importers("hydra") if name.startswith(tuple(inner))} - entry
 
 
 def test_every_file_can_be_read_in_one_sitting():

@@ -66,7 +66,7 @@ class Decoder:
         shared = copied > SHARED_FROM and n >= 2 * len(prompt_ids)
 
         def attend(i: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            cached = pad(torch.cat((k, v), 1), (0, 0, 0, 0, 0, 1))[block.keys]  # (U, P, 2 KV, h)
+            cached = torch.cat((k, v), 1)[block.keys]  # (U, P, 2 KV, h)
             key, value = cached[:, :, : self.heads].permute(0, 2, 3, 1), cached[:, :, self.heads :].transpose(1, 2)
             if shared:
                 self.prompts.append((key.flatten(0, 1).contiguous(), value.flatten(0, 1).contiguous()))

@@ -14,7 +14,7 @@ ROWS_PER_BLOCK = 32  # answers of similar length share a rectangle; smaller bloc
 
 
 class Block(NamedTuple):
-    """A rectangle of attention. Slots are indices into the packed tokens; the slot M, one past the last, is padding.
+    """A rectangle of attention. Slots are indices into the packed tokens; padding has slot 0: what it reads is masked.
 
     queries (n, Tq) and keys (n, Tk) long; allowed (n, 1, Tq, Tk) bool, with at least one key allowed to every query,
     padding included, so that no softmax is empty; real (m,) long: which of the n * Tq flattened queries are packed
@@ -95,4 +95,5 @@ def _block(before: Tensor, slot: Tensor, real: Tensor, padding: int) -> Block:
     keys = torch.cat((before, slot), 1)
     causal = torch.ones(slot.shape[1], keys.shape[1], dtype=torch.bool, device=slot.device).tril(before.shape[1])
     allowed = (keys != padding)[:, None, :] & causal | ~real[:, :, None]
-    return Block(slot, keys, allowed[:, None], real.flatten().nonzero()[:, 0])
+    slots, keys = torch.where(real, slot, 0), torch.where(keys != padding, keys, 0)
+    return Block(slots, keys, allowed[:, None], real.flatten().nonzero()[:, 0])
