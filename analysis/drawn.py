@@ -12,6 +12,7 @@ from analysis import look, plots
 from analysis.arms import CHOICES
 from analysis.claims import Verdicts, main_knob
 from analysis.load import Stored
+from analysis.plots.hacking import CARELESS, STRICT
 from analysis.question import Question
 
 FIGURES = (
@@ -35,6 +36,10 @@ CURVES = (
 )
 SAME = "Drawn in the same way."
 PATHS = "The mean path of every arm along training, with 95 % t intervals at its end; thin lines are single seeds."
+HACKING = (
+    "What passes the careless checker against what is right, along training. On the diagonal the two agree; the height "
+    "above it is paid for without being right. Learning moves to the right, hacking up. " + PATHS
+)
 FEWEST = 5  # steps at which held-out accuracy and KL are both known, for a path; else training accuracy stands in
 
 
@@ -74,6 +79,8 @@ def draw(stored: Stored, question: Question, verdicts: Verdicts, folder: Path) -
         words = "; ".join(look.name_of(m)[0] for m in metrics).capitalize()
         figures.append(saved(name, f"{words}. {caption}", figure))
         caption, shown = SAME, shown | set(metrics)
+    if hacked(asked, logged):
+        figures.append(saved("hacking", HACKING, plots.hacking(stored.rows, arm, stored.runs, **how)))
     for name, caption_of, make in _comparisons(stored, logged, arm, how):
         figures.append(saved(name, caption_of, make()))
     rest = [m for m in logged if m not in shown and not m.startswith(("seconds/", LEVEL))]
@@ -87,6 +94,11 @@ def draw(stored: Stored, question: Question, verdicts: Verdicts, folder: Path) -
         words = "; ".join(look.name_of(m)[0] for m in part).capitalize()
         more.append(saved(f"more{start // size + 1}", f"{words}. {SAME}", figure))
     return Drawn(figures, more, constant, [m for m in asked if m not in logged])
+
+
+def hacked(asked: list[str], logged: list[str]) -> bool:
+    """Whether the figure of reward hacking is wanted and possible."""
+    return "accuracy/lenient_gap" in asked and {STRICT, CARELESS} <= set(logged)
 
 
 def _courses(question: Question, asked: list[str], logged: list[str]) -> Iterator[tuple[str, list[str]]]:

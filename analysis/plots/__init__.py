@@ -9,12 +9,14 @@ from analysis.plots.against import against, agreement
 from analysis.plots.arms import heat_map, ladder, levels
 from analysis.plots.curves import facets, learning_curves, small_multiples
 from analysis.plots.forest import forest
+from analysis.plots.hacking import hacking
 
 __all__ = [
     "against",
     "agreement",
     "facets",
     "forest",
+    "hacking",
     "heat_map",
     "ladder",
     "learning_curves",
