@@ -9,7 +9,7 @@ import pandas as pd
 from scipy import stats as scipy_stats
 
 from analysis import claims, html, look, page, plots, sections
-from analysis.load import Stored, load
+from analysis.load import Absent, Stored, load
 from analysis.page import Block, Fold, Heading, Picture, Strong, Table, text
 from analysis.question import of_the_crossing
 from analysis.words import ends, interval, number, p_value
@@ -26,17 +26,22 @@ class Side(NamedTuple):
 
 def side(results: Path, named: str) -> Side:
     """A side from a name, or from the path of an ablation's folder in another results folder."""
-    folder = Path(named) if "/" in named else results / named
-    folder = folder.absolute()
+    folder = _folder(results, named)
     question = claims.read_question(folder.parent, folder.name)
     stored, _ = of_the_crossing(load(folder.parent, folder.name), question)
-    label = folder.name if folder.parent == results.absolute() else f"{folder.parent.name}/{folder.name}"
+    label = folder.name if folder.parent == Path(results).resolve() else f"{folder.parent.name}/{folder.name}"
     return Side(label, question, stored, claims.verdicts(stored, question))
+
+
+def _folder(results: Path, named: str) -> Path:
+    return (Path(named) if "/" in named else Path(results) / named).resolve()
 
 
 def report(results: Path, a: str, b: str) -> str:
     """Write results/compare/A-B.md, .html and figures -> the paths and one line per claim that both judge."""
     results = Path(results)
+    if _folder(results, a) == _folder(results, b):
+        raise Absent(f"{a} and {b} are the same ablation in the same folder; there is nothing to compare.")
     x, y = side(results, a), side(results, b)
     if x.label == y.label:
         x, y = x._replace(label=f"{x.label} (A)"), y._replace(label=f"{y.label} (B)")
@@ -135,10 +140,10 @@ def blocks_of(x: Side, y: Side, table: pd.DataFrame, figures: list[tuple[str, st
     ran = "; ".join(f"{s.label}: {sections.completeness(s.question, s.stored)}" for s in (x, y))
     blocks: list[Block] = [Heading(f"{names[0]} and {names[1]}", 1), text(f"{ran}.")]
     if len(table):
-        agree = (table.agree == "the effects agree").sum()
+        agree, judged = (table.agree == "the effects agree").sum(), table.p.notna().sum()
         blocks += [
             text(
-                Strong(f"{agree} of {len(table)} shared claims have effects that agree"),
+                Strong(f"{agree} of {judged} claims that both can judge have effects that agree"),
                 " within the noise of both (Welch p at or above .05, not corrected for the number of claims). That is "
                 "no proof of equality where the interval of the difference is wide.",
                 lead=True,
@@ -167,7 +172,7 @@ def _claims_table(names: list[str], table: pd.DataFrame) -> Table:
             + f", n = {row[f'n_{m}']}"
             for m in "xy"
         ]
-        apart = f"{number(row['apart'], sign=True)} {ends(row['apart_low'], row['apart_high'])}"
+        apart = f"{number(row['apart'], sign=True)} {ends(row['apart_low'], row['apart_high'])}".replace("– –", "–")
         lines.append([row["says"], row["metric"], *of_sides, apart, p_value(row["p"]), row["agree"]])
     return Table(head, lines)
 

@@ -18,7 +18,7 @@ def write(results: Path) -> Path:
         raise FileNotFoundError(f"{results} holds no ablation. Make one with `ablate ablation=NAME`.")
     blocks = [
         Heading("Results", 1),
-        text(f"{len(names)} ablations. Each report says what was asked, what was found and how sure that is."),
+        text(f"Questions asked: {len(names)}. Each report says what was asked, what was found and how sure that is."),
         Cards([_card(results, name) for name in names]),
     ]
     file = results / "index.html"

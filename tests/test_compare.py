@@ -7,6 +7,7 @@ from synthetic import write, write_question
 from test_report import CLAIM, little, made
 
 from analysis import compare, index, look
+from analysis.load import Absent
 from analysis.report import cli, watch
 
 
@@ -50,7 +51,13 @@ def test_one_ablation_in_two_stores_is_two_sides_and_their_runs_stay_apart(tmp_p
     printed = compare.report(tmp_path / "here", "a", str(tmp_path / "there" / "a"))
     assert "it is longer: reproduced, no verdict; the effects agree" in printed
     text = (tmp_path / "here" / "compare" / "a-there_a.md").read_text()
-    assert "| seed | 4 | – |" in text and "**1 of 1 shared claims have effects that agree**" in text
+    assert "| seed | 4 | – |" in text and "**1 of 1 claims that both can judge have effects that agree**" in text
+
+
+def test_an_ablation_is_not_compared_with_itself(tmp_path):
+    two(tmp_path)
+    with pytest.raises(Absent, match="are the same ablation"):
+        compare.report(tmp_path, "a", str(tmp_path / "a"))
 
 
 def test_without_two_pairs_on_a_side_nothing_is_said_to_agree(tmp_path):
