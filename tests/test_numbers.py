@@ -9,6 +9,7 @@ from composing import composed
 from hydra.utils import instantiate
 
 from ablations.build import CONF, plain
+from ablations.policy import memory
 from ablations.tasks.chain_sum import ALPHABET, END, PAD, UNKNOWN
 from analysis import words
 from analysis.claims import read_question
@@ -36,6 +37,24 @@ def tally(name: str) -> str:
     return f"of {verdicts.sum()} claims " + ", ".join(f"{verdicts[v]} {v}" for v in words.MEANING if v in verdicts)
 
 
+def memory_of_the_gpu_command() -> str:
+    """What README says of Qwen2.5-0.5B on one GPU, from the calculation and the command's own settings."""
+    command = re.search(r"ablate model=hub model\.name=Qwen/Qwen2\.5.*?steps=\d+", README, re.S)[0]
+    given = {key: int(value) for key, value in re.findall(r"(?:rollout|update)\.(\w+)=(\d+)", command)}
+    sizes = dict(hidden=896, layers=24, heads=14, key_value_heads=2, head=64, feed_forward=4864)
+    shape = memory.Shape(parameters=494_032_768, vocabulary=151_936, **sizes)
+    rows = given["prompts"] * given["group_size"]
+    settings = dict(tokens=given["tokens_per_micro_batch"], rows=rows, length=768, bytes_each=4)
+    whole = memory.training(shape, recompute=True, reference=True, **settings)
+    kept = memory.training(shape, recompute=False, reference=True, **settings).total
+    low_rank = memory.training(shape, recompute=True, reference=False, trained=8_798_208, **settings).total
+    parts = [f"{value / 1e9:.1f}" for value in (whole.total, *whole[:5], kept, low_rank)]
+    return (
+        "that needs {} GB in float32: {} of weights, {} of gradients, {} of Adam's moments, {} of the reference, {} "
+        "for a micro-batch, most of it logits. Without recomputing it would be {} GB, and with {} GB"
+    ).format(*parts)
+
+
 def prose(text: str) -> str:
     """Text without code, tables, links and numbers of papers, in one line."""
     text = re.sub(r"```.*?```|<!-- (\w+) -->.*?<!-- /\1 -->", "", text, flags=re.S)
@@ -54,12 +73,14 @@ FOUND = {
     answer(): "results/length_bias/claims.csv",
     tally("length_bias"): "results/length_bias/claims.csv",
     f"puts {len(pd.read_csv(RESULTS / 'oracles' / 'summary.csv'))} predictions": "results/oracles/summary.csv",
+    memory_of_the_gpu_command(): "ablations/policy/memory.py",
     f"({len(list((ROOT / 'tests' / 'reference').glob('*.json')))} cases": "tests/reference",
 }
 # numbers that are settings, levels and rules, not findings
 RULES = {
     "Python 3.11": "pyproject.toml",
     "85,000 parameters": "conf/model/tiny.yaml",
+    "Qwen2.5-0.5B": "a name",
     "the 95 % interval": "a level",
     "95 % t intervals": "a level",
     "nominally 95 %, it covers 82 % of the time with five seeds": "tests/test_bootstrap.py",
