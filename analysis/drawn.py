@@ -1,6 +1,6 @@
 """The figures of a report: which ones an ablation gets, under which names, with which captions."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -144,7 +144,8 @@ def _comparisons(
             f"Arms by their mean {look.name_of(accuracy)[0]} at the last step. Neighbours whose intervals overlap may "
             "well stand the other way round."
         )
-        yield "ladder", caption, lambda: plots.ladder(rows, accuracy, "arm", runs, by=base)
+        styles = styles_of_arms(runs, arm, how["styles"])
+        yield "ladder", caption, lambda: plots.ladder(rows, accuracy, "arm", runs, by=base, styles=styles)
         swept = [knob for knob in stored.knobs if runs[knob].nunique() > 1]
         if len(swept) == 2:
             across = (swept if arm != swept[1] else swept[::-1])[:2]
@@ -153,6 +154,12 @@ def _comparisons(
                 f"{swept[1]}: mean over seeds and base policies, half width of its 95 % t interval, n."
             )
             yield "map", caption, lambda: plots.heat_map(rows, accuracy, *across, runs)
+
+
+def styles_of_arms(runs: pd.DataFrame, knob: str, styles: Mapping[str, look.Style]) -> dict[str, look.Style]:
+    """The look of every whole arm: that of its value of `knob`, as in the figures that tell lines apart by it."""
+    of_arm = dict(zip(runs.arm.astype(object), runs[knob].astype(object), strict=True))
+    return {arm: styles[of_arm[arm]] for arm in runs.arm.cat.categories if arm in of_arm}
 
 
 def _with_common_steps(rows: pd.DataFrame, logged: list[str], other: str) -> str:

@@ -5,7 +5,7 @@ import pytest
 from synthetic import Cell, crossing, rich, write
 from test_plots import mean_lines, seed_lines
 
-from analysis import axes, bootstrap, look, plots, stats
+from analysis import axes, bootstrap, drawn, look, plots, stats
 from analysis.load import Absent, load
 
 
@@ -114,6 +114,15 @@ def test_what_was_not_logged_is_refused_with_what_was(data):
         plots.ladder(data.rows, "nothing", "aggregate", data.runs)
     with pytest.raises(Absent, match="No run logged accuracy/x1"):
         plots.levels(data.rows, "aggregate", data.runs, prefix="accuracy/x")
+
+
+def test_in_the_ladder_a_whole_arm_has_the_colour_of_its_value_of_the_main_knob(data):
+    styles = look.arm_styles(["constant", "sequence_mean"])
+    of_arms = drawn.styles_of_arms(data.runs, "aggregate", styles)
+    figure = plots.ladder(data.rows, "reward/mean", "arm", data.runs, styles=of_arms)
+    shown = {line.get_color() for line in figure.axes[0].lines if line.get_linewidth() == 2}
+    assert shown == {style.colour for style in styles.values()} and len(of_arms) == 4
+    assert of_arms["aggregate=constant scale=none"] == styles["constant"]
 
 
 def test_an_arm_has_its_colour_in_every_kind_of_figure(data):
