@@ -9,7 +9,7 @@ from fractions import Fraction
 import pytest
 from composing import composed
 from hydra.utils import instantiate
-from verify_inputs import hostile
+from verify_inputs import hostile, numeric
 
 from ablations.tasks import countdown, sorting
 from ablations.tasks.demonstrator import Slips
@@ -243,6 +243,64 @@ def variants(name, p, rng):
         changed = list(numbers)
         changed[rng.randrange(len(changed))] += 1
         yield " ".join(map(str, changed)), False
+
+
+def test_200_generated_chains_have_their_known_verdicts():
+    """Fillers change nothing; a last digit that differs, is missing or is not the last, and a hedge, are wrong."""
+    task, rng, counted = instantiate(composition("chain_sum")), random.Random(0), 0
+    for p in problems(task, 60):
+        gold, other = task.gold(p), str((int(p.answer) + rng.randrange(1, 10)) % 10)
+        filled = "".join(sign + rng.choice(["", ".", "~.", "~~~"]) for sign in gold)
+        right = [gold, filled, f"#{p.answer}", f"#{other}#{p.answer}", f"{gold[:-1]}{p.answer}..."]
+        wrong = [
+            f"#{other}",
+            f"{gold}{other}",
+            f"{gold}#",
+            f"{gold[:-1]}",
+            f"{gold}#{other}",
+            p.answer,
+            f"#{p.answer}a",
+            "",
+        ]
+        for text, verdict in [*((t, True) for t in right), *((t, False) for t in wrong)]:
+            assert task.grade(p, text, True).correct == verdict, (p, text)
+            counted += 1
+        assert not task.grade(p, gold, False).correct
+    assert counted >= 200
+
+
+@pytest.mark.parametrize("extraction", ["boxed", "first_marked", "tags"])
+def test_200_generated_answers_to_questions_of_a_file_have_their_known_verdicts(tmp_path, extraction):
+    forms = [(a, g, right) for a, g, right in numeric(600, random.Random(extraction)) if readable(a, extraction)]
+    assert len(forms) >= 200
+    rows = [{"question": f"Number {i}?", "answer": gold} for i, (_, gold, _) in enumerate(forms)]
+    path = written(tmp_path / "a.jsonl", rows)
+    task = made("jsonl", f"task.train={path}", f"task/extract@task.prompt.extract={extraction}")
+    posed = {p.key: p for ps in task.problems.values() for p in ps}
+    for i, (answer, _, right) in enumerate(forms):
+        text = "So it is\n" + task.prompt.extract.write(answer)
+        assert task.grade(posed[f"Number {i}?"], text, True).correct == right, (answer, i)
+
+
+def readable(answer, extraction):
+    """Whether the answer can stand in the form: on one line, with closed braces and no box of its own."""
+    return "\n" not in answer and answer.count("{") == answer.count("}") and "boxed" not in answer and answer.strip()
+
+
+@pytest.mark.extra
+def test_200_generated_answers_to_reasoning_gym_have_their_known_verdicts():
+    pytest.importorskip("reasoning_gym")
+    task = made("reasoning_gym", "task.questions=300")
+    for p in problems(task, 50):
+        n = int(p.answer)
+        for text, right in [
+            (f"{n}", True),
+            (f" {n} ", True),
+            (f"{n + 1}", False),
+            (f"{n} or {n + 1}", False),
+            ("", False),
+        ]:
+            assert task.grade(p, f"It is \\boxed{{{text}}}.", True).correct == right, (p, text)
 
 
 # --- prompts ----------------------------------------------------------------------------------------------------------
