@@ -2,10 +2,13 @@
 differ: warned about."""
 
 import os
+import re
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from ablations.knobs import baseline, scale
 
@@ -59,6 +62,7 @@ def refuse(config: Mapping[str, Any]) -> None:
     _refuse_kl(config)
     _refuse_sampling(config)
     _refuse_parts_apart(config)
+    _refuse_machine(config)
     rows = config["rollout"]["prompts"] * config["rollout"]["group_size"]
     if config["update"]["minibatches"] > rows:
         raise Refused(
@@ -95,6 +99,16 @@ def _refuse_starts(config: Mapping[str, Any]) -> None:
             "reference.sync_every is set with adapter=lora, whose reference is the model with the adapter off and "
             "cannot move; choose reference=fixed, or adapter=none."
         )
+
+
+def _refuse_machine(config: Mapping[str, Any]) -> None:
+    device, precision = config.get("device", "auto"), config.get("precision", "float32")
+    if device not in ("auto", "cpu") and not re.fullmatch(r"cuda(:\d+)?", str(device)):
+        raise Refused(f"device is {device}; allowed are auto, cpu, cuda and cuda:NUMBER. Set device=auto.")
+    if str(device).startswith("cuda") and not torch.cuda.is_available():
+        raise Refused(f"device is {device}, but torch sees no CUDA device here; set device=auto or device=cpu.")
+    if precision not in ("float32", "bfloat16"):
+        raise Refused(f"precision is {precision}; allowed are float32 and bfloat16. Set precision=float32.")
 
 
 def _refuse_small_groups(config: Mapping[str, Any]) -> None:

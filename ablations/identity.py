@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 # Where and how a run is executed, and what is asked about it afterwards.
-OUTSIDE = ("hydra", "machine", "dry_run", "name")
+OUTSIDE = ("hydra", "machine", "device", "dry_run", "name")
 OUTSIDE += ("budget", "question", "paper", "crossing", "claims", "figures", "placebo", "plain")
 OUTSIDE += ("search", "tune", "tuning")
 

@@ -126,9 +126,10 @@ class UpdateTally:
         self.steps, self.norm, self.lr = 0, 0.0, 0.0
         self.losses = dict.fromkeys(("total", "policy", "kl", "entropy"), 0.0)
         self.tokens = self.seen = self.low = self.high = self.outside = 0
-        self.rows = self.skipped = 0
+        self.rows = self.skipped = self.first_tokens = 0
         self.extremes = (float("inf"), -float("inf"))
         self.first_deviation = 0.0
+        self.mismatch = (0.0, 0.0)  # sum and largest of |log pi - log mu| at the first step
 
     def skip(self, mask: Tensor) -> None:
         """Answers that were not computed, because their terms are 0; mask (n, T): what the policy term would see. They
@@ -150,6 +151,10 @@ class UpdateTally:
         if self.steps == 0:
             gap = torch.where(mask, logp.detach() - batch["logp_old"], 0.0)
             self.first_deviation = max(self.first_deviation, float(torch.expm1(gap).abs().max()))
+            if "logp_sampler" in batch:
+                apart = (logp.detach() - batch["logp_sampler"])[mask].abs()
+                self.mismatch = (self.mismatch[0] + float(apart.sum()), max(self.mismatch[1], float(apart.max())))
+            self.first_tokens += len(ratio)
         self.tokens, self.seen = self.tokens + len(ratio), self.seen + len(ratio)
         if self.band:
             advantages = batch["advantages"][mask]
@@ -171,6 +176,7 @@ class UpdateTally:
         if self.seen:
             row |= {"ratio/min": self.extremes[0], "ratio/max": self.extremes[1]}
             row |= {"ratio/first_update_deviation": self.first_deviation}
+            row |= {"mismatch/mean": self.mismatch[0] / self.first_tokens, "mismatch/max": self.mismatch[1]}
             row |= {"clip/binding_low": self.low / self.tokens, "clip/binding_high": self.high / self.tokens}
             row |= {"clip/outside": self.outside / self.seen}
         return row

@@ -208,6 +208,7 @@ def trained(cfg: DictConfig, knobs: grpo.Knobs, cell: crossing.Cell, results: Pa
     task = instantiate(cfg.task)
     base = instantiate(cfg.base)(model=instantiate(cfg.model), task=task, results=results, progress=alone)
     policy = started(base, adapter=instantiate(cfg.adapter), recompute=cfg["update"].recompute_activations)
+    policy.placed(cfg.device, cfg.precision)  # before the reference is copied and the optimiser made
     trainable = [parameter for parameter in policy.parameters() if parameter.requires_grad]
     optimizer = instantiate(cfg.optimizer, _convert_="all")(trainable)
     state = State(policy, frozen(policy), optimizer, instantiate(cfg.schedule)(optimizer), knobs, cfg.seed)

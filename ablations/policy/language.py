@@ -32,7 +32,7 @@ class LanguagePolicy(nn.Module):
                 f"the tokenizer of {model.config.name_or_path or type(model).__name__} has no end token; without one "
                 "no answer can end. Set tokenizer.eos_token and save it with the model, or choose another model."
             )
-        self.model, self.tokenizer = model, tokenizer
+        self.model, self.tokenizer, self.precision = model, tokenizer, "float32"
         self._ends = end_tokens(model, tokenizer)
         self.train(False)
 
@@ -57,6 +57,17 @@ class LanguagePolicy(nn.Module):
     def ends(self) -> tuple[int, ...]:
         """The tokens at which an answer ends; answers that are shown to the policy end with the first."""
         return self._ends
+
+    def placed(self, device: str, precision: str) -> Self:
+        """Compute on `device` (auto: a CUDA device if there is one) in `precision`: float32, or bfloat16 for the matrix
+        products alone (autocast). Weights stay as they are, and what goes in and comes out is on the CPU."""
+        self.precision = precision
+        return self.to(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
+
+    def _products(self) -> contextlib.AbstractContextManager:
+        """Under bfloat16 a log-probability depends on how the rows are grouped into products: sampler and trainer then
+        differ by far more than rounding of float32, which mismatch/mean and mismatch/max report."""
+        return torch.autocast(self.model.device.type, torch.bfloat16, enabled=self.precision == "bfloat16")
 
     def as_reference(self) -> Self | None:
         """What stands for this policy before any update, where that takes no copy; None: it takes one."""
@@ -92,7 +103,7 @@ class LanguagePolicy(nn.Module):
         place = {prompt: i for i, prompt in enumerate(distinct)}
         prompt_ids, prompt_mask = self.encode_prompts(distinct)
         rows = torch.tensor([place[p] for p in prompts], device=prompt_ids.device).repeat_interleave(group_size)
-        with torch.inference_mode():  # a sixth faster than no_grad at one token per row
+        with torch.inference_mode(), self._products():  # a sixth faster than no_grad at one token per row
             made = generate(
                 self.engine.Decoder(self.model),
                 prompt_ids,
@@ -105,7 +116,8 @@ class LanguagePolicy(nn.Module):
                 generator=generator,
                 greedy=greedy,
             )
-        made = Generated(*(tensor.clone() for tensor in made))  # ordinary tensors again, which training may save
+        made = Generated(*(tensor.clone().cpu() for tensor in made))  # ordinary tensors again, which training may save
+        prompt_ids, prompt_mask, rows = prompt_ids.cpu(), prompt_mask.cpu(), rows.cpu()
         spoken = (made.lengths - made.ended.long()).tolist()
         texts = self.tokenizer.batch_decode(
             [row[:n] for row, n in zip(made.ids.tolist(), spoken, strict=True)], skip_special_tokens=False
@@ -122,11 +134,13 @@ class LanguagePolicy(nn.Module):
         prompt_ids, prompt_mask: (N, P), padded on the left; ids, mask: (N, T) -> both (N, T) in nats, 0 where masked,
         differentiable. Padding, and which rows share the batch, change the values by rounding only.
         """
-        logits = self.engine.answer_logits(self.model, prompt_ids, prompt_mask, ids, mask)
+        given = [tensor.to(self.model.device) for tensor in (prompt_ids, prompt_mask, ids, mask)]
+        with self._products():
+            logits = self.engine.answer_logits(self.model, *given)
         every, spread = distribution(logits, temperature)
-        chosen = every.gather(1, ids[mask][:, None])[:, 0]
-        zero = torch.zeros(ids.shape, dtype=every.dtype, device=ids.device)
-        return zero.masked_scatter(mask, chosen), zero.masked_scatter(mask, spread)
+        chosen = every.gather(1, given[2][given[3]][:, None])[:, 0]
+        zero, mask = torch.zeros(ids.shape, dtype=every.dtype), mask.cpu()
+        return zero.masked_scatter(mask, chosen.cpu()), zero.masked_scatter(mask, spread.cpu())
 
     def token_ends(self, texts: Sequence[str], char_ends: Sequence[Sequence[int]]) -> list[list[int]]:
         """For each text, the index of the token in which each character position ends: steps found in a text, as

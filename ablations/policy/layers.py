@@ -118,8 +118,11 @@ def run_layer(layer: Layer, x: Tensor, turns: Tensor, attend: Callable) -> Tenso
 
 
 def plus(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x + linear(y): the product adds to the residual stream as it is computed."""
-    total = torch.addmm(x.to(y.dtype), y, weight.t())
+    """x + linear(y): the product adds to the residual stream as it is computed, but under autocast, which would make
+    the stream one of 16 bits."""
+    if torch.is_autocast_enabled(x.device.type):
+        return x + linear(y, weight, bias)
+    total = torch.addmm(x, y, weight.t())
     return total if bias is None else total + bias
 
 

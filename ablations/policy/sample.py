@@ -55,6 +55,7 @@ def distribution(logits: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
 
     A token of probability 0 adds nothing to H and no NaN to its gradient.
     """
+    logits = logits.float() if logits.itemsize < 4 else logits  # the products may be of 16 bits, probabilities never
     logp = torch.log_softmax(logits if temperature == 1 else logits / temperature, -1)
     # exp(-1e4) is 0 in every precision, and 1e4 times a gradient is a number; the least float times 2 would not be
     return logp, -(logp.exp() * logp.clamp_min(-1e4)).sum(-1)
