@@ -1,4 +1,4 @@
-"""`python -m analysis.bench [--quick] [--rounds N]`: see the package."""
+"""`python -m analysis.bench [--quick] [--rounds N] [--only PART]`: see the package."""
 
 import argparse
 import os
@@ -16,6 +16,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m analysis.bench")
     parser.add_argument("--quick", action="store_true", help="size S with natural ends alone, three rounds")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", action="append", choices=report.PARTS, help="this part alone; can be repeated")
     given = parser.parse_args()
     measure.prepare_torch()
     if given.quick:
@@ -27,19 +28,19 @@ def main() -> None:
             f"{100 * found['share of the ceiling']:.0f} % of the ceiling"
         )
         return
-    load, cells, grown = [os.getloadavg()], {}, {}
-    for size, prompts in (("S", 32), ("M", 32), ("L", 8)):
-        for natural in (False, True):
-            work = Work(size, natural, prompts)
-            cells[size, work.ends] = measure.compared(work, given.rounds, DEAD)
-            print(report.main_table(cells), flush=True)
-    for what, rows in measure.growth(max(2, given.rounds // 2)):
-        grown.setdefault(what, []).append(rows)
-        print(report.growth_table(what, grown[what]), flush=True)
-    load.append(os.getloadavg())
     folder = Path(results_folder()) / "bench"
-    report.write(folder, cells, grown, load)
-    print(f"{folder / 'report.md'}")
+    for part in given.only or report.PARTS:
+        load = os.getloadavg()[0]
+        if part in report.WHAT:
+            works = measure.growth(part)
+            cells = [measure.compared(work, max(2, given.rounds // 2), 0, everyone=False) for work in works]
+            print(report.growth_table(part, cells), flush=True)
+        else:
+            size, ends = part.split()
+            cells = [measure.compared(Work(size, ends == "natural", 8 if size == "L" else 32), given.rounds, DEAD)]
+            print(report.main_table({(size, ends): cells[0]}), flush=True)
+        report.add(folder, part, cells, load)
+    print(folder / "report.md")
 
 
 if __name__ == "__main__":

@@ -65,15 +65,13 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def growth(rounds: int) -> Iterator[tuple[str, list[dict]]]:
-    """(what grows, rows) for completion length, answers per prompt and batch, at size S with every answer at full
-    length; this project and TRL."""
-    for tokens in (32, 64, 128, 256, 512):
-        yield "completion tokens", compared(Work("S", False, prompts=4, tokens=tokens), rounds, 0, everyone=False)
-    for group in (2, 4, 8, 16, 32, 64):
-        yield "answers per prompt", compared(Work("S", False, 64 // group, group), rounds, 0, everyone=False)
-    for rows in (8, 16, 32, 64, 128, 256):
-        yield "answers per batch", compared(Work("S", False, rows // 8), rounds, 0, everyone=False)
+def growth(what: str) -> list[Work]:
+    """Completion length, answers per prompt or batch growing at size S, with every answer at full length."""
+    return {
+        "completion tokens": [Work("S", False, 4, 8, tokens) for tokens in (32, 64, 128, 256, 512)],
+        "answers per prompt": [Work("S", False, 64 // group, group) for group in (2, 4, 8, 16, 32, 64)],
+        "answers per batch": [Work("S", False, rows // 8, 8) for rows in (8, 16, 32, 64, 128, 256)],
+    }[what]
 
 
 def ratios(rows: list[dict]) -> dict[str, float]:
