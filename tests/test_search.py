@@ -71,6 +71,7 @@ def tries(folder: Path) -> list[int]:
 # --- a trial that has no result ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("runner", "why"), [("nan", "the score is nan"), ("infinite", "the score is inf")])
 def test_a_trial_without_a_finite_score_fails_and_the_others_run(runner, why, run, results):
     """hydra#2237, #3451: four learning rates, one diverges. Optuna itself takes infinity for the best of all."""
@@ -103,6 +104,7 @@ def test_runs_that_raise_leave_traceback_and_status_and_are_all_listed(run, resu
         assert json.loads((folder / "status.json").read_text())["state"] == "failed"
 
 
+@pytest.mark.slow
 def test_a_point_that_kills_its_workers_fails_after_three_and_the_others_run(run, results):
     code, said = run(*command("always_killing", *FOUR, "workers=1"))
     assert code == 1 and "1 of 4 trials failed" in said and "its worker died 3 times" in said
@@ -112,6 +114,7 @@ def test_a_point_that_kills_its_workers_fails_after_three_and_the_others_run(run
 # --- storages and restarts --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_database_that_is_not_there_yet_serves_two_workers(run, results, tmp_path):
     """hydra#2162: any SQLite storage failed; and of several processes on a missing file all but one died."""
     url = f"sqlite:///{tmp_path}/study.db"
@@ -122,6 +125,7 @@ def test_a_database_that_is_not_there_yet_serves_two_workers(run, results, tmp_p
     assert not (results / "search_lr" / "study.journal").exists()
 
 
+@pytest.mark.slow
 def test_a_grid_of_ten_that_is_killed_at_the_sixth_cell_keeps_five_and_ends_with_ten(planned, run, results):
     """hydra#1407, #1679: no resume. Cells are known by the hash of their config."""
     grid = command("killing", "sampler=grid", "search.space.lr.points=10", "trials=10", "seeds=1", "workers=1")
@@ -139,6 +143,7 @@ def test_a_grid_of_ten_that_is_killed_at_the_sixth_cell_keeps_five_and_ends_with
     assert sorted(tries(plan.folder)) == [1] * 11 + [2]  # 10 cells, the sixth twice, and 2 runs on fresh seeds
 
 
+@pytest.mark.slow
 def test_seeds_that_an_interrupted_trial_had_completed_are_found_again(planned, run, results):
     """Two seeds per point: the sixth run is the second seed of trial 2; its first is not trained again."""
     two = command("killing", "trials=4", "seeds=2", "workers=1")
@@ -166,6 +171,7 @@ def test_only_trials_of_dead_workers_are_taken_over(planned, results):
     assert [(t.number, t.params) for t in again] == [(t.number, t.params) for t in (mine, elsewhere)]
 
 
+@pytest.mark.slow
 def test_another_search_under_the_same_name_is_refused_with_what_changed(run):
     assert run(*command("synthetic", "trials=2", "seeds=1"))[0] == 0
     code, _ = run(*command("synthetic", "trials=2", "seeds=1", "search.space.lr.low=2e-4", "scale=none"))
@@ -182,6 +188,7 @@ def test_more_trials_than_before_go_on_from_those_that_are_there(run, results):
 # --- pruning ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_curve_that_stays_at_zero_is_pruned_and_what_there_is_of_it_kept(run, results, planned):
     """hydra#1954, #1710: median pruner, five trials, one constant 0."""
     median = ["pruner=median", "search.pruner.make.n_startup_trials=3", "search.pruner.make.n_warmup_steps=2"]
@@ -222,6 +229,7 @@ def test_three_workers_with_one_sampler_seed_try_nine_different_points(run, resu
     assert len({trial.params["optimizer.lr"] for trial in stored(results / "search_lr")}) == 9
 
 
+@pytest.mark.slow
 def test_one_worker_and_one_sampler_seed_give_the_same_points_and_training_seeds_are_apart(run, results):
     """hydra#2892: one seed for both."""
     points = {}
@@ -262,6 +270,7 @@ def test_the_best_trial_is_written_with_number_folder_config_and_a_command_that_
     assert "beta=0.01" in best.command and "seed=range(2,4)" in best.command and "name=search_lr_best" in best.command
 
 
+@pytest.mark.slow
 def test_asking_for_more_fresh_seeds_later_trains_only_those(run, results):
     """`rerun best` with five seeds."""
     assert run(*command("synthetic", "trials=2", "seeds=1"))[0] == 0
@@ -309,6 +318,7 @@ def test_a_password_is_shown_nowhere():
 # --- MLflow -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_each_trial_is_a_child_run_with_its_number_point_score_and_end(run, results, store):
     """Of the search's parent run, which the runs of its seeds have too; a second start makes no second run."""
     nan = command("nan", *FOUR, "machine.tracking=sqlite")

@@ -29,6 +29,11 @@ def database():
         yield url
 
 
+def interruptible() -> None:
+    """Ctrl-C is ignored by what a shell has put into the background, and by its children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def started(*arguments: str) -> subprocess.Popen:
     here = Path(build.PACKAGE).parent
     path = os.pathsep.join([str(here), str(here / "tests")])
@@ -38,6 +43,7 @@ def started(*arguments: str) -> subprocess.Popen:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        preexec_fn=interruptible,
     )
 
 
@@ -96,3 +102,33 @@ def test_forty_trials_killed_twice_end_at_forty_settled_trials_without_a_duplica
     said, _ = process.communicate(timeout=300)
     assert process.returncode == 0 and f"{TRIALS} settled already" in said
     assert Counter(len(p.read_text().splitlines()) for p in results.glob(f"{name}/runs/*/tries.txt")) == tries
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_every_worker_says_how_to_go_on_and_leaves_nothing_running(results):
+    arguments = command("slow", "trials=40", "seeds=1", "workers=2")
+    process = started(*arguments)
+    while settled(lambda: opened("journal", results / "search_lr"), "search_lr") < 2:
+        assert process.poll() is None, process.stdout.read()
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=100)
+    assert process.returncode == 130 and "Traceback" not in said
+    end = said.partition("Interrupted after")[2]
+    assert "of 40 trials; the best so far is trial" in end and "ablate-search search=lr" in end and "trials=40" in end
+    trials = optuna.load_study(study_name="search_lr", storage=opened("journal", results / "search_lr")).get_trials()
+    assert not any(trial.state == TrialState.RUNNING for trial in trials)
+    workers = {int(line) for path in results.glob("search_lr/runs/*/tries.txt") for line in path.read_text().split()}
+    assert workers and not any(Path(f"/proc/{pid}").exists() for pid in workers)
+
+
+@pytest.mark.slow
+def test_the_jobs_of_a_launcher_are_workers_as_well(results):
+    """Here joblib's, through the same door as Ray's and Slurm's: each job reads the search from its overrides."""
+    arguments = command("synthetic", "trials=4", "seeds=1", "workers=2", "hydra/launcher=joblib")
+    process = started(*arguments, "hydra.launcher.n_jobs=2")
+    said, _ = process.communicate(timeout=600)
+    assert process.returncode == 0, said
+    trials = optuna.load_study(study_name="search_lr", storage=opened("journal", results / "search_lr")).get_trials()
+    assert [trial.state for trial in trials] == [TrialState.COMPLETE] * 4
+    assert len({trial.params["optimizer.lr"] for trial in trials}) == 4 and "on 2 fresh seeds" in said
