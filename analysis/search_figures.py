@@ -19,6 +19,8 @@ from matplotlib.ticker import LogFormatter, NullFormatter
 from analysis import look
 from analysis.look import COLOURS, SETTINGS, name_of
 
+optuna.logging.set_verbosity(optuna.logging.ERROR)  # a study in memory is no news
+
 if TYPE_CHECKING:
     from analysis.searches import Search
 
