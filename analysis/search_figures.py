@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from analysis import look
 from analysis.look import COLOURS, SETTINGS, name_of
@@ -58,36 +58,60 @@ def history(search: "Search") -> Figure:
     """Every trial's search score with its seeds, the best so far, and the best point's fresh score as a band."""
     from analysis import searches
 
+    trials = search.trials.sort_values("trial")
+    complete = trials[trials.state.eq("complete")]
+    best, base = (searches.fresh(search, label) for label in ("best", "default"))
     with rc_context(SETTINGS):
-        figure = Figure(figsize=(6.2, 3.2), layout="constrained")
-        axes = figure.add_subplot()
-        trials = search.trials.sort_values("trial")
-        complete = trials[trials.state.eq("complete")]
-        for column in (column for column in trials if column.startswith("seed ")):
-            axes.plot(complete.trial, complete[column], "_", color=SEED, markersize=5, zorder=1)
-        axes.plot([], [], "_", color=SEED, label="single seeds")
-        axes.plot(
-            complete.trial,
-            complete.score,
-            "o",
-            color=COMPLETE,
-            markersize=4,
-            label=f"mean of seeds, n = {len(complete)}",
-        )
-        way = search.about["objective"]["direction"]
-        so_far = complete.score.cummax() if way == "maximize" else complete.score.cummin()
-        axes.step(complete.trial, so_far, where="post", color=COMPLETE, linewidth=1, label="best so far")
-        _mark_lost(axes, trials, "trial")
-        if (found := searches.fresh(search, "best")) is not None:
-            if found.n > 1:
-                axes.axhspan(found.low, found.high, color=FRESH, alpha=0.15, linewidth=0)
-            axes.axhline(found.mean, color=FRESH, dashes=(5, 1.5), label=f"best point on {found.n} fresh seeds")
-        if (base := searches.fresh(search, "default")) is not None:
-            text = f"unsearched setting on them, n = {base.n}"
-            axes.axhline(base.mean, color="#444444", dashes=(1.2, 1.2), label=text)
-        axes.set(xlabel="trial", ylabel=_label(search.metric))
-        axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+        near = _near_the_best(search, complete.score, [found.mean for found in (best, base) if found is not None])
+        figure = Figure(figsize=(6.6, 4.6 if near else 3.2), layout="constrained")
+        panels = figure.subplots(2 if near else 1, 1, sharex=True, squeeze=False)[:, 0]
+        for axes in panels:
+            _history(axes, search, trials, complete)
+            _fresh_lines(axes, best, base)
+            axes.set_ylabel(_label(search.metric))
+        if near:
+            panels[0].set(ylim=near)
+            panels[0].set_title("near the best", loc="left")
+            panels[1].set_title("all trials", loc="left")
+        panels[-1].set_xlabel("trial")
+        panels[-1].legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
         return figure
+
+
+def _history(axes: Axes, search: "Search", trials: pd.DataFrame, complete: pd.DataFrame) -> None:
+    for column in (column for column in trials if column.startswith("seed ")):
+        axes.plot(complete.trial, complete[column], "_", color=SEED, markersize=5, zorder=1)
+    axes.plot([], [], "_", color=SEED, label="single seeds")
+    text = f"mean of seeds, n = {len(complete)}"
+    axes.plot(complete.trial, complete.score, "o", color=COMPLETE, markersize=4, label=text)
+    way = search.about["objective"]["direction"]
+    so_far = complete.score.cummax() if way == "maximize" else complete.score.cummin()
+    axes.step(complete.trial, so_far, where="post", color=COMPLETE, linewidth=1, label="best so far")
+    _mark_lost(axes, trials, "trial")
+
+
+def _fresh_lines(axes: Axes, best: Any, base: Any) -> None:
+    """The best point on fresh seeds with its interval, and the unsearched setting on the same seeds."""
+    if best is not None:
+        if best.n > 1:
+            axes.axhspan(best.low, best.high, color=FRESH, alpha=0.15, linewidth=0)
+        axes.axhline(best.mean, color=FRESH, dashes=(5, 1.5), label=f"best point on {best.n} fresh seeds")
+    if base is not None:
+        text = f"unsearched setting on them, n = {base.n}"
+        axes.axhline(base.mean, color="#444444", dashes=(1.2, 1.2), label=text)
+
+
+def _near_the_best(search: "Search", score: pd.Series, also: list[float]) -> tuple[float, float] | None:
+    """Limits that show the better half of the trials, where the others are so far off that they hide it."""
+    if len(score) < FEWEST:
+        return None
+    sign = 1 if search.about["objective"]["direction"] == "maximize" else -1
+    half = score[sign * score >= (sign * score).median()]
+    whole, part = score.max() - score.min(), half.max() - half.min()
+    if whole < 4 * part:
+        return None
+    low, high = min(half.min(), *also), max(half.max(), *also)
+    return low - (high - low) / 4, high + (high - low) / 4
 
 
 def importances(search: "Search") -> dict[str, float]:
@@ -109,7 +133,7 @@ def importance(weights: dict[str, float], n: int, metric: str) -> Figure:
         keys = sorted(weights, key=weights.get)
         bars = axes.barh(keys, [weights[key] for key in keys], color=COMPLETE, height=0.6)
         axes.bar_label(bars, fmt="%.2f", padding=3, fontsize=7.5)
-        axes.set(xlim=(0, 1.08), xlabel=f"importance for {name_of(metric)[0]}, n = {n} trials")
+        axes.set(xlim=(0, 1.2), xlabel=f"importance for {name_of(metric)[0]}, n = {n} trials")
         return figure
 
 
@@ -188,7 +212,7 @@ def contours(search: "Search", keys: Sequence[str]) -> Figure:
             _scale(axes, search, one)
             _scale(axes, search, other, "y")
             axes.grid(False)
-        panels[0].set_title(f"n = {len(complete)} complete trials; ringed: the best", loc="left")
+        panels[0].set_title(f"n = {len(complete)} trials; ringed: the best", loc="left")
         figure.colorbar(surface, ax=panels, label=_label(search.metric), pad=0.01)
         return figure
 
@@ -238,7 +262,8 @@ def _scale(axes: Axes, search: "Search", key: str, side: str = "x") -> None:
         limits = (-0.5, len(entry["choices"]) - 0.5)
     elif entry["log"]:
         axes.set(**{f"{side}scale": "log"})
-        axis.set_minor_formatter(NullFormatter() if entry["high"] / entry["low"] > 10 else LogFormatter())
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_minor_formatter(NullFormatter())
         limits = (entry["low"] / 1.15, entry["high"] * 1.15)
     else:
         room = (entry["high"] - entry["low"] or 1) / 25

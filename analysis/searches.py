@@ -123,7 +123,7 @@ def _page(search: Search, lines: list[str], figures: list[tuple[str, str]]) -> s
                 f"- objective: {way['direction']} `{way['metric']}`, {way['window']} of the steps, mean over training "
                 f"seeds {seeds[0]} to {seeds[-1]}; fresh seeds {again[0]} to {again[-1]}",
                 f"- sampler {about['sampler']} (seed {about['sampler_seed']}), pruner {about['pruner']}, "
-                f"{about['workers']} workers; {len(search.trials)} trials: {told}; {cost:.0f} minutes in trials",
+                f"{about['workers']} workers; {len(search.trials)} trials: {told}; {cost:.0f} minutes of wall time",
                 f"- every run: `{' '.join(about['settings']) or 'the default run'}`",
                 f"- started by `{about['command']}`",
             ]
