@@ -110,7 +110,7 @@ def _near_the_best(search: "Search", score: pd.Series, also: list[float]) -> tup
     whole, part = score.max() - score.min(), half.max() - half.min()
     if whole < 4 * part:
         return None
-    low, high = min(half.min(), *also), max(half.max(), *also)
+    low, high = min([half.min(), *also]), max([half.max(), *also])
     return low - (high - low) / 4, high + (high - low) / 4
 
 

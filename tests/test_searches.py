@@ -88,7 +88,14 @@ def test_a_fresh_seed_that_failed_is_no_part_of_the_mean_and_of_no_pair(folder):
     assert searches.fresh(search, "default").n == 3
 
 
-def test_without_fresh_seeds_no_score_is_claimed(folder):
+@pytest.mark.parametrize("collapsed", [False, True])
+def test_without_fresh_seeds_no_score_is_claimed(collapsed, folder):
+    """Also where some trials are so bad that the history has a second panel for the others."""
+    if collapsed:
+        trials = pd.read_csv(folder / "trials.csv")
+        trials.loc[[0, 1, 2], "score"] = -9.0
+        trials.to_csv(folder / "trials.csv", index=False)
+        assert len(search_figures.history(searches.load(folder)).axes) == 2
     fresh = pd.read_csv(folder / "confirm.csv")
     fresh[:0].to_csv(folder / "confirm.csv", index=False)
     said = searches.report(folder.parent, folder.name)
