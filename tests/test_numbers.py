@@ -135,4 +135,4 @@ def test_the_results_page_has_every_committed_report_and_its_tally():
         if (file.parent / "claims.csv").is_file() and (file.parent / "ablation.yaml").is_file():
             question = read_question(RESULTS, name).question
             assert tally(name) in row and question[1:].rstrip("?") in row
-    assert not re.findall(r"\d", re.sub(r"\([^)]*\)|of \d+ claims [^|]*|`[^`]*`", "", page))
+    assert not re.findall(r"\d", re.sub(r"\[[^]]*\]|\([^)]*\)|of \d+ claims [^|]*|`[^`]*`", "", page))
