@@ -26,7 +26,8 @@ def answer() -> str:
     row = table.iloc[0]
     assert (row.metric, row.x, row.y) == ("length/incorrect", "sequence_mean", "constant")
     return (
-        f"at equal accuracy, incorrect answers are {row.difference:.2f} tokens longer under the mean over each answer's"
+        f"the claim at equal accuracy is {row.verdict}: incorrect answers are {row.difference:.2f} tokens longer under "
+        f"the mean over each answer's"
         f" own tokens than under the constant, 95 % interval [{row.low:+.2f}, {row.high:+.2f}], {row['n']} pairs, "
         f"Holm-adjusted p {words.p_value(row.p_holm, '= ')}"
     )
@@ -136,3 +137,9 @@ def test_the_results_page_has_every_committed_report_and_its_tally():
             question = read_question(RESULTS, name).question
             assert tally(name) in row and question[1:].rstrip("?") in row
     assert not re.findall(r"\d", re.sub(r"\[[^]]*\]|\([^)]*\)|of \d+ claims [^|]*|`[^`]*`", "", page))
+
+
+def test_a_committed_report_has_the_data_that_it_is_made_from():
+    for file in RESULTS.glob("*/claims.csv"):
+        assert (file.parent / "data" / "curves.parquet").is_file(), f"run `ablate-report {file.parent.name}`"
+        assert (file.parent / "report.html").is_file()
