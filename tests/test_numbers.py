@@ -12,7 +12,8 @@ from ablations.build import CONF, plain
 from ablations.policy import memory
 from ablations.tasks.chain_sum import ALPHABET, END, PAD, UNKNOWN
 from analysis import words
-from analysis.claims import read_question
+from analysis.claims import read_question, verdicts
+from analysis.load import load
 
 ROOT = CONF.parent
 RESULTS = ROOT / "results"
@@ -139,7 +140,11 @@ def test_the_results_page_has_every_committed_report_and_its_tally():
     assert not re.findall(r"\d", re.sub(r"\[[^]]*\]|\([^)]*\)|of \d+ claims [^|]*|`[^`]*`", "", page))
 
 
-def test_a_committed_report_has_the_data_that_it_is_made_from():
-    for file in RESULTS.glob("*/claims.csv"):
-        assert (file.parent / "data" / "curves.parquet").is_file(), f"run `ablate-report {file.parent.name}`"
-        assert (file.parent / "report.html").is_file()
+def test_the_committed_crossing_has_the_data_that_its_report_is_made_from():
+    folder = RESULTS / "length_bias"
+    assert (folder / "data" / "curves.parquet").is_file() and (folder / "report.html").is_file()
+    stored, question = load(RESULTS, "length_bias"), read_question(RESULTS, "length_bias")
+    table, committed = verdicts(stored, question).table, pd.read_csv(folder / "claims.csv")
+    assert len(stored.runs) == len(question.cells) == 96
+    assert table.difference.tolist() == pytest.approx(committed.difference.tolist(), rel=1e-5)
+    assert table.verdict.replace({"null": "null result"}).tolist() == committed.verdict.tolist()
