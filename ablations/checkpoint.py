@@ -64,7 +64,8 @@ def load(path: Path | str) -> dict[str, Any]:
     if hashlib.sha256(body).hexdigest().encode() != head[len(MAGIC) :]:
         raise Damaged(f"{path} is damaged: its content has another checksum than when it was written.")
     try:
-        return torch.load(io.BytesIO(body), weights_only=True)
+        # On the CPU whatever device it was saved from, which may not be here; whoever loads it puts it in its place.
+        return torch.load(io.BytesIO(body), weights_only=True, map_location="cpu")
     except pickle.UnpicklingError as error:
         raise Damaged(f"{path} holds more than tensors and plain values: {str(error).splitlines()[0]}") from None
 

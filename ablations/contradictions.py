@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ablations.knobs import baseline, scale
+from ablations.store import store_uri
 
 GROUP_STATISTICS = {rule.__name__ for rule in (*baseline.NEEDS_TWO_ANSWERS, *scale.NEEDS_TWO_ANSWERS)} | {"max_rl"}
 NEEDS_POSITIVE = (
@@ -48,8 +49,8 @@ def value(config: Mapping[str, Any], path: str) -> Any:
     return node
 
 
-def refuse(config: Mapping[str, Any]) -> None:
-    """Raise Refused for the first contradiction in a resolved config."""
+def refuse(config: Mapping[str, Any], here: bool = True) -> None:
+    """Raise Refused for the first contradiction in a resolved config. here: it is this machine that will run it."""
     for path in NEEDS_POSITIVE:
         given = value(config, path)
         if not isinstance(given, int) or given < 1:
@@ -62,7 +63,7 @@ def refuse(config: Mapping[str, Any]) -> None:
     _refuse_kl(config)
     _refuse_sampling(config)
     _refuse_parts_apart(config)
-    _refuse_machine(config)
+    _refuse_machine(config, here)
     rows = config["rollout"]["prompts"] * config["rollout"]["group_size"]
     if config["update"]["minibatches"] > rows:
         raise Refused(
@@ -101,11 +102,13 @@ def _refuse_starts(config: Mapping[str, Any]) -> None:
         )
 
 
-def _refuse_machine(config: Mapping[str, Any]) -> None:
+def _refuse_machine(config: Mapping[str, Any], here: bool) -> None:
     device, precision = config.get("device", "auto"), config.get("precision", "float32")
     if device not in ("auto", "cpu") and not re.fullmatch(r"cuda(:\d+)?", str(device)):
         raise Refused(f"device is {device}; allowed are auto, cpu, cuda and cuda:NUMBER. Set device=auto.")
-    if str(device).startswith("cuda") and not torch.cuda.is_available():
+    # Asked in a way that does not start CUDA: a process that has started it cannot be forked, and runs are forks.
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+    if here and str(device).startswith("cuda") and not torch.cuda.is_available():
         raise Refused(f"device is {device}, but torch sees no CUDA device here; set device=auto or device=cpu.")
     if precision not in ("float32", "bfloat16"):
         raise Refused(f"precision is {precision}; allowed are float32 and bfloat16. Set precision=float32.")
@@ -184,3 +187,11 @@ def refuse_unwritable(folder: str) -> None:
             f"The results folder {folder} cannot be written ({error.strerror}); make it writable, or name another "
             "in ABLATIONS_RESULTS."
         ) from None
+
+
+def refuse_store(results: str | os.PathLike, tracking: str) -> None:
+    """Raise Refused for a place that MLflow cannot write to."""
+    try:
+        store_uri(results, tracking)
+    except ValueError as error:
+        raise Refused(str(error)) from None

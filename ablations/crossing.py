@@ -6,11 +6,13 @@ that one that fails stops no other. What is here runs once, in the process that 
 
 import copy
 import functools
+import importlib.util
 import os
 import re
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,7 +31,7 @@ from ablations.contradictions import Refused, refuse, refuse_unwritable
 from ablations.inert import equal_by_construction
 from ablations.search import tuned
 from ablations.spelling import canonical
-from ablations.status import folder_of, status, table, write_status
+from ablations.status import folder_of, settle, status, table
 
 
 class Cell(NamedTuple):
@@ -64,6 +66,9 @@ class Started(Callback):
             crossing, left = start(config, open_cells(STARTED[-1]) if STARTED else None)
         except (Refused, ValueError) as error:
             sys.exit(f"ablate: {error}")
+        except Exception as error:  # Hydra would warn of it, and launch cells that nobody keeps an account of
+            traceback.print_exc()
+            sys.exit(f"ablate: the crossing was not started: {type(error).__name__}: {error}")
         STARTED.append(crossing)
         if not left:
             sys.exit(0)
@@ -88,7 +93,10 @@ def start(config: DictConfig, only: Set[str] | None = None) -> tuple[Crossing, l
     arms: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = {}  # (seed, base) -> arm -> config
     if not tuned_arms(config):
         sys.exit(0)
-    for overrides, resolved in composed(cell_overrides(config)):
+    if not (given_cells := cell_overrides(config)):
+        raise Refused("The crossing has no cells: one of the swept keys has no value. Give each at least one.")
+    here = refuse_absent(config)
+    for overrides, resolved in composed(given_cells, here):
         cell = cell_of(resolved, overrides, results)
         cells.setdefault(cell.hash, cell)  # two spellings of one choice are one cell
         spelled.setdefault(cell.hash, list(overrides))
@@ -137,7 +145,25 @@ def processes(config: DictConfig) -> int:
     return given if given > 0 else os.cpu_count() or 1
 
 
-def composed(cells: Sequence[Sequence[str]]) -> Iterator[tuple[Sequence[str], dict[str, Any]]]:
+def refuse_absent(config: DictConfig) -> bool:
+    """Raise Refused for a launcher that is not installed -> whether it runs the cells on this machine."""
+    name, target = config.hydra.runtime.choices["hydra/launcher"], config.hydra.launcher._target_
+    if importlib.util.find_spec(target.split(".")[0]) is None or not _found(target.rpartition(".")[0]):
+        raise Refused(
+            f"hydra/launcher={name} is not installed. Install its extra, "
+            f'`pip install -c constraints.txt -e ".[{name.partition("_")[0]}]"`, or choose hydra/launcher=local.'
+        )
+    return name not in ("ray", "slurm")
+
+
+def _found(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def composed(cells: Sequence[Sequence[str]], here: bool = True) -> Iterator[tuple[Sequence[str], dict[str, Any]]]:
     """(overrides, resolved config) of every cell; Refused for the first that contradicts itself.
 
     Cells that differ by their seed alone are composed once: composing costs a third of a second, and no file is chosen
@@ -155,7 +181,7 @@ def composed(cells: Sequence[Sequence[str]]) -> Iterator[tuple[Sequence[str], di
         for seed in seeds:
             cfg.seed = OverridesParser.create().parse_override(seed).value()
         resolved = build.plain(cfg)
-        refuse(resolved)
+        refuse(resolved, here)
         yield overrides, resolved
 
 
@@ -223,7 +249,9 @@ def record(crossing: Crossing, resolved: Mapping[str, Any], same: Sequence[tuple
         kept["equal_by_construction"] = [{"arms": [one, other], "why": why} for one, other, why in same]
     folder = crossing.results / crossing.name
     folder.mkdir(parents=True, exist_ok=True)
-    OmegaConf.save(OmegaConf.create(kept), folder / "ablation.yaml")
+    aside = folder / f"ablation.yaml.{os.getpid()}"
+    OmegaConf.save(OmegaConf.create(kept), aside)
+    aside.replace(folder / "ablation.yaml")  # whoever asks for the table meanwhile reads the old one whole
 
 
 def watch(crossing: Crossing, steps: int, every: float = 2.0) -> None:
@@ -273,8 +301,7 @@ def finish(crossing: Crossing, wait: bool = True) -> int:
     if wait:
         wait_for_others(crossing)
     for cell in crossing.cells:  # what could not be said by a run that was killed
-        if (told := status(cell.folder))["state"] == "failed" and journal.status(cell.folder)["state"] == "running":
-            write_status(cell.folder, **told)
+        settle(cell.folder)
     states = [status(cell.folder)["state"] for cell in crossing.cells]
     complete = states.count("complete")
     print(f"\n{table(crossing.cells)}")

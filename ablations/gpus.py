@@ -13,16 +13,19 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+DEVICES = Path("/dev")
+
 
 def visible() -> list[str]:
-    """The names of the GPUs that this process may use, as CUDA_VISIBLE_DEVICES gives them, else all of the machine.
+    """The names of the GPUs that this process may use, as CUDA_VISIBLE_DEVICES gives them, else 0, 1, ... for all.
 
-    Counted by their device files: asking CUDA would start it, and a process that has done so cannot be forked.
+    Counted by their device files, whose own numbers are not CUDA's: asking CUDA would start it, and a process that has
+    done so cannot be forked.
     """
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is not None:
         return [name.strip() for name in named.split(",") if name.strip()]
-    return [path.name.removeprefix("nvidia") for path in sorted(Path("/dev").glob("nvidia[0-9]*"))]
+    return [str(number) for number, _ in enumerate(DEVICES.glob("nvidia[0-9]*"))]
 
 
 @contextlib.contextmanager
@@ -40,7 +43,7 @@ def one(places: Path | None = None) -> Iterator[str | None]:
     folder.mkdir(parents=True, exist_ok=True)
     for turn in itertools.count():  # the first run on each, then the second on each
         name = names[turn % len(names)]
-        lock = FileLock(folder / f"{name}-{turn // len(names)}.lock", timeout=0)
+        lock = FileLock(folder / f"{name.replace('/', '-')}-{turn // len(names)}.lock", timeout=0)
         try:
             lock.acquire()
         except Timeout:

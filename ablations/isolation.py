@@ -60,6 +60,9 @@ def _answer(function: Callable[[], Any], writing: int, parent: int) -> None:
         if os.getppid() != parent:
             os._exit(1)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        # Slurm tells the whole group of a time limit, and it is the worker that puts its job back into the queue.
+        for told in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT):
+            signal.signal(told, signal.SIG_IGN)
         try:
             content = pickle.dumps((False, function()))
         except BaseException as error:

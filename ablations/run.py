@@ -1,5 +1,6 @@
 """One run, or a whole crossing: compose, build, train, write. The command is `ablate`."""
 
+import contextlib
 import functools
 import json
 import os
@@ -36,7 +37,7 @@ from ablations import (
     rollout,
     tracking,
 )
-from ablations.contradictions import Refused, refuse, refuse_unwritable
+from ablations.contradictions import Refused, refuse, refuse_store, refuse_unwritable
 from ablations.journal import merged_rows, read_rows
 from ablations.passes import Passes
 from ablations.policy.load import started
@@ -63,12 +64,21 @@ def cli() -> None:
     except SystemExit as error:  # Hydra ends so after any error, and has said which
         code = error.code
     except KeyboardInterrupt:
-        if crossing.STARTED:
-            crossing.finish(crossing.STARTED[-1], wait=False)
-        sys.exit("ablate: interrupted; the same command goes on from the last checkpoints")
-    if crossing.STARTED:  # also when the launcher gave up: the table says what is there
-        code = crossing.finish(crossing.STARTED[-1])
-    sys.exit(code or int(any(state != "complete" for state in OUTCOMES)))
+        _interrupted()
+    if not crossing.STARTED:
+        sys.exit(code or int(any(state != "complete" for state in OUTCOMES)))
+    if isinstance(code, str):
+        print(code, file=sys.stderr, flush=True)
+    try:
+        sys.exit(crossing.finish(crossing.STARTED[-1]))  # also when the launcher gave up: the table says what is there
+    except KeyboardInterrupt:
+        _interrupted()
+
+
+def _interrupted() -> None:
+    if crossing.STARTED:
+        crossing.finish(crossing.STARTED[-1], wait=False)
+    sys.exit("ablate: interrupted; the same command goes on from the last checkpoints")
 
 
 def _launch_while_it_helps() -> None:
@@ -111,6 +121,7 @@ def run(cfg: DictConfig, overrides: list[str], watch: Watch = None) -> str:
     refuse(config)
     knobs = build.knobs(cfg)
     refuse_unwritable(str(results))
+    refuse_store(results, config["machine"]["tracking"])
     cell = crossing.cell_of(config, overrides, results)
     if cfg.dry_run:
         left = [] if status(cell.folder)["state"] == "complete" else [config]
@@ -126,26 +137,29 @@ def run(cfg: DictConfig, overrides: list[str], watch: Watch = None) -> str:
             if watch is not None or not (crossing.in_crossing() and isolation.POSSIBLE):
                 return work()
             tracking.warm(config["machine"]["tracking"])
-            return _apart(work, cell.folder)
+            return _apart(work, cell.folder, share=cfg.device in ("auto", "cuda"))
     except Timeout:
         print(f"running in another process: {cell.folder}", flush=True)
         return "running"
 
 
-def _apart(work: Callable[[], str], folder: Path) -> str:
-    """The same in a process of its own: its death is this run's failure, and no other's."""
+def _apart(work: Callable[[], str], folder: Path, share: bool) -> str:
+    """The same in a process of its own: its death is this run's failure, and no other's. share: on one of this
+    machine's GPUs, whichever it is."""
 
     def on_one_gpu() -> str:
-        with gpus.one():
+        with gpus.one() if share else contextlib.nullcontext():
             return work()
 
     try:
         return isolation.apart(on_one_gpu)
     except isolation.Killed as error:
         reason = f"{error} after step {last_step(folder)}; the same command goes on from its last checkpoint"
-        write_status(folder, "failed", reason)
-        print(f"failed: {folder} ({reason})", flush=True)
-        return "failed"
+    except tracking.ParameterChanged as error:  # said by the store before this run wrote anything
+        reason = str(error)
+    write_status(folder, "failed", reason)
+    print(f"failed: {folder} ({reason})", flush=True)
+    return "failed"
 
 
 def _recorded(cfg, config, knobs, cell, overrides, results, watch) -> str:
@@ -156,9 +170,9 @@ def _recorded(cfg, config, knobs, cell, overrides, results, watch) -> str:
     if saved or faults:
         print(f"goes on after step {start - 1}" if saved else "starts from the beginning", cell.folder, flush=True)
     describe(cell.folder, config, tuned.written(cfg, overrides), resumed_after=saved["step"] if saved else None)
+    mirror = tracking.mirror(results, config["machine"]["tracking"], config["name"], cell, config["base"]["name"])
     write_status(cell.folder, "running")
     journal = tracking.Journal(cell.folder, start=start)
-    mirror = tracking.mirror(results, config["machine"]["tracking"], config["name"], cell, config["base"]["name"])
     for row in merged_rows(cell.folder):  # what the store has already, it does not take twice
         mirror.write(row)
     try:
@@ -184,8 +198,11 @@ def _recorded(cfg, config, knobs, cell, overrides, results, watch) -> str:
         (cell.folder / "traceback.txt").write_text(traceback.format_exc())
         state, reason = "failed", " ".join(f"{type(error).__name__}: {error}".split())
     write_status(cell.folder, state, reason)
-    if state == "complete" and not cfg.machine.keep_checkpoints:
-        shutil.rmtree(cell.folder / CHECKPOINTS, ignore_errors=True)
+    if state == "complete":
+        for left in ("traceback.txt", "diverged_batch.pt"):  # of an earlier attempt
+            (cell.folder / left).unlink(missing_ok=True)
+        if not cfg.machine.keep_checkpoints:
+            shutil.rmtree(cell.folder / CHECKPOINTS, ignore_errors=True)
     mirror.close(state, reason)
     print(f"{state}: {cell.folder}" + (f" ({reason})" if reason else ""), flush=True)
     return state

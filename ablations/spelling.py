@@ -25,6 +25,8 @@ def canonical(value: Any) -> str:
     text = str(value).strip()
     if text in ("True", "False"):
         return text.lower()
+    if text[:1] in ("[", "{"):  # a list as it was typed, and as Hydra writes it again
+        text = re.sub(r"\s+", "", text)
     if not NUMBER.fullmatch(text) or not math.isfinite(float(text)):
         about = f"... ({len(text)} characters, sha256 {checksum(text)}, whole in config.yaml)"
         return text if len(text) <= PARAMETER else text[:200] + about

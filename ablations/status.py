@@ -5,6 +5,7 @@ ablate-clean NAME               what takes space and is not needed any more; `ye
 ablate-clean NAME failed=true   whole runs that failed or diverged, too
 """
 
+import contextlib
 import json
 import os
 import re
@@ -17,7 +18,7 @@ from typing import Any, NamedTuple
 from filelock import FileLock, Timeout
 from omegaconf import OmegaConf
 
-from ablations import identity
+from ablations import identity, journal
 from ablations.journal import read_rows
 
 CHECKPOINTS = "checkpoints"  # in a run's folder
@@ -40,16 +41,31 @@ def status(folder: Path) -> dict[str, str]:
     """
     try:
         told = json.loads((folder / "status.json").read_text())
+        if told["state"] == "running":
+            try:
+                with FileLock(folder / LOCK, timeout=0):
+                    return _killed(folder)
+            except Timeout:
+                return {"state": "running", "reason": f"after step {last_step(folder)}"}
     except FileNotFoundError:
         return {"state": "not started", "reason": ""}
-    if told["state"] == "running":
-        try:
-            with FileLock(folder / LOCK, timeout=0):
-                reason = f"killed after step {last_step(folder)}; the same command goes on from its last checkpoint"
-                return {"state": "failed", "reason": reason}
-        except Timeout:
-            return {"state": "running", "reason": f"after step {last_step(folder)}"}
+    except ValueError as error:  # one damaged file must not take the table of all runs away
+        return {"state": "failed", "reason": f"{folder}: a file cannot be read: {error}"}
     return told
+
+
+def _killed(folder: Path) -> dict[str, str]:
+    reason = f"killed after step {last_step(folder)}; the same command goes on from its last checkpoint"
+    return {"state": "failed", "reason": reason}
+
+
+def settle(folder: Path) -> None:
+    """Write down what a run that was killed could not say. Under its lock: another launch may take it up just now."""
+    if status(folder)["state"] != "failed":
+        return
+    with contextlib.suppress(Timeout), FileLock(folder / LOCK, timeout=0):
+        if journal.status(folder)["state"] == "running":
+            write_status(folder, **_killed(folder))
 
 
 def write_status(folder: Path, state: str, reason: str = "") -> None:
@@ -121,7 +137,7 @@ def clean_cli(arguments: list[str] | None = None) -> None:
     (name,), chosen = _read(arguments, "ablate-clean", 1, ("failed", "yes"))
     results = Path(identity.results_folder())
     runs = results / name / "runs"
-    if Path(name).name != name or not runs.is_dir():  # a path would lead to runs of other results
+    if Path(name).name != name or name == ".." or not runs.is_dir():  # a path would lead to runs of other results
         known = ", ".join(sorted(path.parent.name for path in results.glob("*/runs"))) or "nothing yet"
         sys.exit(f"ablate-clean: there are no runs of {name} in {results}, only of {known}.")
     found = removable(runs, failed=chosen["failed"])
@@ -149,8 +165,13 @@ def removable(runs: Path, failed: bool) -> list[tuple[Path, str]]:
 
 def _remove(what: Path, runs: Path) -> bool:
     """Unless a process has started to run it since."""
+    folder = runs / what.relative_to(runs).parts[0]
     try:
-        with FileLock(runs / what.relative_to(runs).parts[0] / LOCK, timeout=0):
+        with FileLock(folder / LOCK, timeout=0):
+            now = journal.status(folder)["state"]  # the list is older than the answer to it
+            if what == folder and now == "complete":
+                print(f"{what} is complete by now and stays.")
+                return False
             shutil.rmtree(what)
     except Timeout:
         print(f"{what} is running again and stays.")

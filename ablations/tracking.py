@@ -214,7 +214,11 @@ def sync(folder: Path | str, uri: str, results: Path | str | None = None) -> boo
     """
     folder = Path(folder)
     identity = Identity(**json.loads((folder / RECORD).read_text()))
-    copy = Mirror(uri, identity, folder, results or folder.absolute().parents[2], every=math.inf)
+    try:
+        copy = Mirror(uri, identity, folder, results or folder.absolute().parents[2], every=math.inf)
+    except ParameterChanged as error:
+        _say(str(error))
+        return False
     for row in merged_rows(folder):
         copy.write(row)
     return copy.close(**status(folder))

@@ -179,6 +179,16 @@ def test_what_belongs_to_the_crossing_cannot_be_swept(swept):
             swept(sweep, "seed=0")
 
 
+@pytest.mark.parametrize(("arguments", "told"), [
+    (["seed=range(0,0)"], "The crossing has no cells"),
+    (["seed=0,1", "machine.tracking=mlruns"], "machine.tracking is mlruns; it can be sqlite"),
+])
+def test_a_crossing_that_cannot_start_says_so_and_gives_an_exit_code(results, seedling, arguments, told):
+    code, out, err = ablate(results, "-m", *SMALL, f"base.folder={seedling}", *arguments)
+    assert code == 1 and told in err and "Traceback" not in err, out + err
+    assert not list(results.glob("single/runs/*"))
+
+
 def test_a_wrong_arm_name_lists_the_right_ones_before_anything_starts(results, seedling):
     """C13."""
     code, out, err = ablate(results, "-m", "scale=none,nothing", *SMALL, f"base.folder={seedling}")

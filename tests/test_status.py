@@ -66,6 +66,25 @@ def test_a_run_that_holds_its_lock_is_running_and_one_that_lost_it_was_killed(ru
     assert not any("running" in line for line in table(capsys, "q")[1])
 
 
+@pytest.mark.parametrize("damaged", ["status.json", "journal.jsonl"])
+def test_one_damaged_file_is_named_in_its_own_line_and_takes_the_table_from_no_other(runs, capsys, damaged):
+    (runs / "cell-33333333" / damaged).write_text("{\n{")
+    lines = table(capsys, "q")[1]
+    (line,) = [line for line in lines if "cell-33333333" in line.split()[-1:]]
+    assert "failed" in line and "cannot be read" in line.replace("...", "cannot be read")
+    assert "cannot be read" in status.status(runs / "cell-33333333")["reason"]
+    assert lines[-1] == "1 of 5 runs are complete, 1 diverged, 2 failed, 1 not started."
+
+
+def test_a_killed_run_is_written_down_as_such_unless_another_launch_has_it(runs):
+    folder = runs / "cell-33333333"
+    with FileLock(folder / status.LOCK):
+        status.settle(folder)
+    assert json.loads((folder / "status.json").read_text())["state"] == "running"
+    status.settle(folder)
+    assert json.loads((folder / "status.json").read_text())["state"] == "failed"
+
+
 def test_only_an_ablation_whose_runs_are_all_complete_gives_exit_code_0(runs, capsys):
     for folder in runs.iterdir():
         status.write_status(folder, "complete")
@@ -80,6 +99,7 @@ def test_only_an_ablation_whose_runs_are_all_complete_gives_exit_code_0(runs, ca
     (status.status_cli, [], "0 names given; it takes: ablate-status NAME"),
     (status.clean_cli, ["q", "all=true"], r"all=true given; it takes: ablate-clean NAME \[failed=true\] \[yes=true\]"),
     (status.clean_cli, ["q", "--yes"], "--yes given"),
+    (status.clean_cli, ["..", "yes=true"], "no runs of .. in .*, only of q"),
     (status.clean_cli, ["../results/q", "yes=true"], "no runs of ../results/q in .*, only of q"),
     (track.cli, ["q"], "q was given; it takes: ablate-track sync"),
     (track.cli, ["sync", "uri=mlruns"], "machine.tracking is mlruns; it can be sqlite"),
