@@ -33,7 +33,8 @@ def test_the_task_in_readme_is_a_file_outside_the_package_and_trains_for_20_step
     command = re.search(r"^ablate (task=own .*)$", text, re.MULTILINE)[1].split()
     assert "steps=20" in command
     rows, run = ablate(tmp_path, *command, *SHORT)
-    assert rows[-1]["step"] == 20 and all(row["gradient/norm"] > 0 for row in rows[1:])
+    assert rows[-1]["step"] == 20
+    assert sum(row["gradient/norm"] > 0 for row in rows[1:]) > 10  # a step whose groups all agree has none
     assert rows[-1]["accuracy/heldout"] > rows[0]["accuracy/heldout"] + 0.1
     assert "my_task.Reverse" in (run / "config.yaml").read_text() and (run / "policy" / "config.json").is_file()
 
