@@ -52,13 +52,18 @@ def apart(function: Callable[[], Any]) -> Any:
     return value
 
 
+def end_with(parent: int) -> None:
+    """Have this process killed when `parent`, which forked it, ends, or now if it has ended. Linux only."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
 def _answer(function: Callable[[], Any], writing: int, parent: int) -> None:
     """Compute and write to the pipe; never return. No atexit handler runs: they belong to the worker."""
     code = 1
     try:
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a worker that is killed takes its run along
-        if os.getppid() != parent:
-            os._exit(1)
+        end_with(parent)  # a worker that is killed takes its run along
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         # Slurm tells the whole group of a time limit, and it is the worker that puts its job back into the queue.
         for told in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT):

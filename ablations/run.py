@@ -111,8 +111,8 @@ def run(cfg: DictConfig, overrides: list[str], watch: Watch = None) -> str:
     or running (in another process). watch(row), if given, sees every row once it is on disk, and may raise Stopped:
     pruned.
 
-    The outcome is written to the run's folder before this returns; only Refused, a config that cannot run, and
-    KeyboardInterrupt leave.
+    The outcome is written to the run's folder before this returns; only Refused, a config that cannot run,
+    ParameterChanged, outside a crossing, and KeyboardInterrupt leave.
     """
     torch.set_num_threads(cfg.machine.threads)
     cfg = tuned.applied(cfg, overrides)
@@ -155,7 +155,7 @@ def _apart(work: Callable[[], str], folder: Path, share: bool) -> str:
         return isolation.apart(on_one_gpu)
     except isolation.Killed as error:
         reason = f"{error} after step {last_step(folder)}; the same command goes on from its last checkpoint"
-    except tracking.ParameterChanged as error:  # said by the store before this run wrote anything
+    except tracking.ParameterChanged as error:  # said by the store before this run touched its rows
         reason = str(error)
     write_status(folder, "failed", reason)
     print(f"failed: {folder} ({reason})", flush=True)
@@ -163,19 +163,20 @@ def _apart(work: Callable[[], str], folder: Path, share: bool) -> str:
 
 
 def _recorded(cfg, config, knobs, cell, overrides, results, watch) -> str:
-    saved, faults = checkpoint.latest(cell.folder / CHECKPOINTS, functools.partial(_misfit, cell))
-    for fault in faults:
-        print(fault, file=sys.stderr, flush=True)
-    start = saved["step"] + 1 if saved else 0
-    if saved or faults:
-        print(f"goes on after step {start - 1}" if saved else "starts from the beginning", cell.folder, flush=True)
-    describe(cell.folder, config, tuned.written(cfg, overrides), resumed_after=saved["step"] if saved else None)
-    mirror = tracking.mirror(results, config["machine"]["tracking"], config["name"], cell, config["base"]["name"])
-    write_status(cell.folder, "running")
-    journal = tracking.Journal(cell.folder, start=start)
-    for row in merged_rows(cell.folder):  # what the store has already, it does not take twice
-        mirror.write(row)
+    mirror: tracking.Mirror | tracking.Silent = tracking.Silent()
     try:
+        saved, faults = checkpoint.latest(cell.folder / CHECKPOINTS, functools.partial(_misfit, cell))
+        for fault in faults:
+            print(fault, file=sys.stderr, flush=True)
+        start = saved["step"] + 1 if saved else 0
+        if saved or faults:
+            print(f"goes on after step {start - 1}" if saved else "starts from the beginning", cell.folder, flush=True)
+        describe(cell.folder, config, tuned.written(cfg, overrides), resumed_after=saved["step"] if saved else None)
+        mirror = tracking.mirror(results, config["machine"]["tracking"], config["name"], cell, config["base"]["name"])
+        write_status(cell.folder, "running")
+        journal = tracking.Journal(cell.folder, start=start)
+        for row in merged_rows(cell.folder):  # what the store has already, it does not take twice
+            mirror.write(row)
         for row in trained(cfg, knobs, cell, results, saved):
             journal.write(row)  # first: it survives whatever happens to the mirror
             mirror.write(row)
@@ -189,7 +190,7 @@ def _recorded(cfg, config, knobs, cell, overrides, results, watch) -> str:
             {k: v for k, v in error.batch.items() if isinstance(v, torch.Tensor)}, cell.folder / "diverged_batch.pt"
         )
         state, reason = "diverged", f"{error}; its batch is saved in diverged_batch.pt"
-    except Refused:
+    except (Refused, tracking.ParameterChanged):
         raise
     except KeyboardInterrupt:
         write_status(cell.folder, "failed", "interrupted; the same command goes on from its last checkpoint")

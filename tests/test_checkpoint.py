@@ -126,6 +126,13 @@ def test_with_every_checkpoint_damaged_the_run_starts_from_the_beginning_and_say
     assert (cut / "journal.jsonl").read_bytes() == (whole / "journal.jsonl").read_bytes()
 
 
+def test_a_damaged_journal_is_a_failed_run_that_names_the_line_and_stops_nothing(go):
+    _, cut = go(where="cut", stop=5)
+    (cut / "journal.jsonl").write_text("{\n{}\n")
+    assert go(where="cut")[0] == "failed"
+    assert "journal.jsonl, line 1 is not JSON" in status(cut)["reason"] and (cut / "traceback.txt").is_file()
+
+
 def test_a_checkpoint_that_is_ahead_of_its_journal_is_not_used(go, capsys):
     _, whole = go(where="whole")
     _, cut = go(where="cut", stop=5)

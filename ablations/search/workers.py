@@ -3,7 +3,6 @@
 Workers meet only in the study. Each opens it for itself, so that none has another's connections.
 """
 
-import ctypes
 import multiprocessing
 import os
 import signal
@@ -22,6 +21,7 @@ from hydra.core.plugins import Plugins
 from hydra.types import HydraContext
 from omegaconf import DictConfig, OmegaConf
 
+from ablations import isolation
 from ablations.search import confirm, loop, mirror
 from ablations.search import plan as plans
 from ablations.search import study as studies
@@ -29,7 +29,6 @@ from ablations.search.cells import Cells
 from ablations.search.plan import Plan
 
 FORKS = sys.platform == "linux"  # cheap, and safe here: the process that starts workers never computes
-PR_SET_PDEATHSIG = 1  # prctl(2)
 LOG = "workers.log"
 SEARCH, CONFIRM = "search", "confirm"  # the two parts of a search that workers do
 
@@ -79,9 +78,7 @@ def apart(function: Callable, *arguments: Any) -> int:
 def _inside(parent: int, log: Path | None, function: Callable, *arguments: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the starter, which ends the workers
     if FORKS:
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
+        isolation.end_with(parent)
     if log is not None:
         to = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(to, 1)
