@@ -56,14 +56,22 @@ OFFERED: dict[str, set[str]] = {
 
 
 def register_resolvers() -> None:
-    """The few functions that the yaml files use: ${mod:7,2}, ${sum:1,2}, ${mul:60,2}, ${results_folder:}."""
+    """The few functions that the yaml files use: ${mod:7,2}, ${sum:1,2}, ${mul:60,2}, ${div:128,8},
+    ${results_folder:}."""
     for name, function in {
         "mod": lambda a, b: int(a) % int(b),
         "sum": lambda *numbers: sum(map(int, numbers)),
+        "div": lambda a, b: _divided(int(a), int(b)),
         "mul": lambda *numbers: functools.reduce(lambda a, b: a * b, map(int, numbers), 1),
         "results_folder": identity.results_folder,
     }.items():
         OmegaConf.register_new_resolver(name, function, replace=True)
+
+
+def _divided(a: int, b: int) -> int:
+    if a % b:
+        raise Refused(f"{a} cannot be divided into parts of {b}; choose a divisor of {a}.")
+    return a // b
 
 
 def knobs(cfg: DictConfig) -> grpo.Knobs:

@@ -111,7 +111,7 @@ def start(config: DictConfig, only: Set[str] | None = None) -> tuple[Crossing, l
     same = equal_by_construction(next(iter(arms.values())))
     for one, other, why in same:
         print(f"warning: {one} and {other} are equal by construction: {why}", file=sys.stderr, flush=True)
-    record(crossing, resolved, same)
+    record(crossing, resolved, same, config.hydra.runtime.choices.get("ablation"))
     prepare_store(crossing)
     done = len(crossing.cells) - len(open_)
     print(
@@ -218,10 +218,19 @@ def given(overrides: Any) -> list[str]:
 
 
 def cell_overrides(config: DictConfig) -> list[list[str]]:
-    """The override lists of all cells, as Hydra's own sweeper will make them."""
-    swept = [f"{key}={text}" for key, text in (config.hydra.sweeper.params or {}).items()]
-    parsed = OverridesParser.create().parse_overrides([*swept, *given(config.hydra.overrides.task)])
-    return SPLIT(parsed, max_batch_size=None)[0]
+    """The override lists of all cells: the product that Hydra's own sweeper makes of its params, then those of the
+    entries of `also`, arms that stand beside a product (no KL beside estimators and places, a placebo)."""
+    cells, keys = [], set(config.hydra.sweeper.params or {})
+    for product in [config.hydra.sweeper.params or {}, *(config.get("also") or [])]:
+        if set(product) != keys:
+            raise Refused(
+                f"also has an entry with {', '.join(product)}; the crossing sweeps {', '.join(sorted(keys))}. Give every "
+                "entry a value for each of them, so that all runs can be paired."
+            )
+        swept = [f"{key}={text}" for key, text in product.items()]
+        parsed = OverridesParser.create().parse_overrides([*swept, *given(config.hydra.overrides.task)])
+        cells += SPLIT(parsed, max_batch_size=None)[0]
+    return cells
 
 
 def cell_of(resolved: Mapping[str, Any], overrides: Sequence[str], results: Path) -> Cell:
@@ -234,16 +243,20 @@ def cell_of(resolved: Mapping[str, Any], overrides: Sequence[str], results: Path
     return Cell(hashed, identity.arm(choices), str(resolved["seed"]), folder, choices)
 
 
-def record(crossing: Crossing, resolved: Mapping[str, Any], same: Sequence[tuple[str, str, str]]) -> None:
+def record(
+    crossing: Crossing, resolved: Mapping[str, Any], same: Sequence[tuple[str, str, str]], ablation: str | None
+) -> None:
     """Copy the question and its claims beside the results, with the cells they are about and the arms that cannot
-    differ."""
+    differ. ablation: its file in conf/ablation, whose name a replication's folder does not have."""
     kept = {
         key: resolved[key]
-        for key in ("question", "paper", "claims", "figures", "budget", "placebo")
+        for key in ("question", "paper", "claims", "figures", "budget", "placebo", "cost")
         if resolved.get(key) is not None
     }
     if "claims" in kept:
-        kept["claims"] = provenance.dated(kept["claims"], build.CONF / "ablation" / f"{crossing.name}.yaml")
+        kept["claims"] = provenance.dated(kept["claims"], build.CONF / "ablation" / f"{ablation}.yaml")
+    if ablation:
+        kept["ablation"] = ablation
     kept["cells"] = [{"hash": c.hash, "arm": c.arm, "seed": c.seed, **c.choices} for c in crossing.cells]
     if same:
         kept["equal_by_construction"] = [{"arms": [one, other], "why": why} for one, other, why in same]

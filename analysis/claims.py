@@ -19,7 +19,7 @@ __all__ = ["BadClaim", "Claim", "Question", "Verdicts", "claim", "decide", "pair
 
 ALPHA = 0.05
 FEWEST_SEEDS = 5  # with fewer, a t interval is too wide to mean much and no sign-flip p can be below .125
-FULL = "paper"  # the budget at which every claim must find its arms; smaller ones run a part of the crossing
+FULL = "", "paper", "replication"  # budgets at which every claim must find its arms; others run a part of the crossing
 REPRODUCED, EQUAL, REVERSED = "reproduced", "reproduced (equal)", "reversed"
 NULL, UNDERPOWERED, NO_VERDICT = "null", "underpowered", "no verdict"
 
@@ -101,7 +101,7 @@ def verdicts(
     table, evidence = [], []
     for number, each in enumerate(question.claims, start=1):
         absent = unknown(stored, question, each)
-        if absent and question.budget in ("", FULL):
+        if absent and question.budget in FULL:
             raise Absent(f"Claim {number} ({each.says}): {absent}")
         found = pairs(stored, each).assign(claim=number) if not absent else pd.DataFrame({"difference": []})
         apart = identical.apart(stored, each) if each.expect == IDENTICAL and not absent else ""

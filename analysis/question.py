@@ -43,7 +43,8 @@ class Claim(NamedTuple):
 class Question(NamedTuple):
     """results/<ablation>/ablation.yaml. cells: the runs the crossing consists of, each at least {hash, arm, seed};
     None: not said. placebo: knob -> value of the arm that can teach nothing, over which gains are stated. same: pairs
-    of arms that are equal by construction, and why."""
+    of arms that are equal by construction, and why. ablation: its file in conf/ablation, whose name is not that of the
+    folder for a replication."""
 
     name: str
     question: str
@@ -54,6 +55,13 @@ class Question(NamedTuple):
     cells: list[dict] | None
     placebo: dict
     same: list[tuple[str, str, str]]
+    ablation: str
+
+    @property
+    def command(self) -> str:
+        """What runs the crossing, or the rest of it."""
+        budget = f" budget={self.budget}" if self.budget not in ("", "paper") else ""
+        return f"ablate ablation={self.ablation}{budget}"
 
 
 def read_question(results: Path | str, ablation: str) -> Question:
@@ -81,6 +89,7 @@ def read_question(results: Path | str, ablation: str) -> Question:
         content.get("cells"),
         {key: value(wanted) for key, wanted in (content.get("placebo") or {}).items()},
         [(*each["arms"], each["why"]) for each in content.get("equal_by_construction") or []],
+        str(content.get("ablation", ablation)),
     )
 
 

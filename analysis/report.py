@@ -179,7 +179,6 @@ def _refuse_incomplete(stored: Stored, question: claims.Question, allow_missing:
     total, missing = expected(stored, question)
     states = stored.runs.state.value_counts()
     if not len(stored.rows) or (missing and not allow_missing):
-        budget = f" budget={question.budget}" if question.budget not in ("", claims.FULL) else ""
         also = "".join(f", {count} {state}" for state, count in sorted(states.items()) if state != "complete")
         there = (
             ""
@@ -189,7 +188,7 @@ def _refuse_incomplete(stored: Stored, question: claims.Question, allow_missing:
         raise IncompleteAblation(
             f"{question.name}: {states.get('complete', 0)} of {total} runs are complete{also}; to be finished: "
             f"{'; '.join(missing[:3]) or 'all'}{' ...' if len(missing) > 3 else ''}. Finish them with "
-            f"`ablate ablation={question.name}{budget}`{there}."
+            f"`{question.command}`{there}."
         )
 
 

@@ -271,9 +271,8 @@ def _more(more: Sequence[tuple[str, str]], constant: Sequence[tuple[str, float]]
 
 
 def _how(question: Question, stored: Stored, facts: Facts) -> list[Block]:
-    budget = f" budget={question.budget}" if question.budget else ""
     commands = [
-        f"ablate ablation={question.name}{budget}      # the runs; those that are complete are skipped",
+        f"{question.command}      # the runs; those that are complete are skipped",
         f"ablate-report {question.name}      # this report from the stored runs",
     ]
     if facts.command:

@@ -82,11 +82,14 @@ def test_forty_trials_killed_twice_end_at_forty_settled_trials_without_a_duplica
         killed_at(count, storage, name, arguments)
     interrupted = settled(storage, name)
     assert 25 <= interrupted < TRIALS
+    open_ = [t.number for t in optuna.load_study(study_name=name, storage=storage()).trials if not t.state.is_finished()]
 
     process = started(*arguments)
     said, _ = process.communicate(timeout=300)
     assert process.returncode == 0, said
-    assert f"{interrupted} settled already" in said and "goes on with" in said and "held-out accuracy" in said
+    assert f"{interrupted} settled already" in said and "held-out accuracy" in said
+    # A kill may also come when both workers are between two trials, and then there is none to go on with.
+    assert f"goes on with {len(open_)} interrupted" in said if open_ else "goes on with" not in said
     assert "only" not in said.partition("postgresql://")[2][:60]  # the password
 
     trials = optuna.load_study(study_name=name, storage=storage()).get_trials()
