@@ -4,7 +4,6 @@ Hydra composes and launches the cells (`conf/hydra/launcher`); each cell records
 that one that fails stops no other. What is here runs once, in the process that the user started.
 """
 
-import copy
 import functools
 import importlib.util
 import os
@@ -177,7 +176,7 @@ def composed(cells: Sequence[Sequence[str]], here: bool = True) -> Iterator[tupl
         if shared not in known:
             known[shared] = tuned.applied(compose("config", list(overrides)), overrides)
             build.knobs(known[shared])
-        cfg = copy.deepcopy(known[shared])
+        cfg = known[shared]  # told its seed each time: to copy it costs a tenth of a second
         for seed in seeds:
             cfg.seed = OverridesParser.create().parse_override(seed).value()
         resolved = build.plain(cfg)
