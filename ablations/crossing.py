@@ -28,6 +28,7 @@ from tqdm import tqdm
 from ablations import build, forecast, identity, isolation, journal, provenance, tracking
 from ablations.contradictions import Refused, refuse, refuse_unwritable
 from ablations.inert import equal_by_construction
+from ablations.predictions import measured
 from ablations.search import tuned
 from ablations.spelling import canonical
 from ablations.status import folder_of, settle, status, table
@@ -103,9 +104,12 @@ def start(config: DictConfig, only: Set[str] | None = None) -> tuple[Crossing, l
         configs.setdefault(cell.hash, resolved)
     crossing = Crossing(resolved["name"], results, list(cells.values()), resolved["machine"]["tracking"])
     open_ = [cell.hash for cell in crossing.cells if status(cell.folder)["state"] != "complete"]
+    predictions = resolved.get("predictions") or {}
+    measured.refuse(predictions, resolved.get("budget", ""))
     if config.dry_run:
         predicted = forecast.sentence(results, [configs[hashed] for hashed in open_], processes(config))
-        print(f"{table(crossing.cells)}\n{predicted}\nNothing was started.")
+        there = measured.listed(results / crossing.name, predictions, resolved.get("budget", ""))
+        print("\n".join(filter(None, [table(crossing.cells), predicted, there, "Nothing was started."])))
         sys.exit(0)
     same = equal_by_construction(next(iter(arms.values())))
     for one, other, why in same:
@@ -223,8 +227,8 @@ def cell_overrides(config: DictConfig) -> list[list[str]]:
     for product in [config.hydra.sweeper.params or {}, *(config.get("also") or [])]:
         if set(product) != keys:
             raise Refused(
-                f"also has an entry with {', '.join(product)}; the crossing sweeps {', '.join(sorted(keys))}. Give every "
-                "entry a value for each of them, so that all runs can be paired."
+                f"also has an entry with {', '.join(product)}; the crossing sweeps {', '.join(sorted(keys))}. Give "
+                "every entry a value for each of them, so that all runs can be paired."
             )
         swept = [f"{key}={text}" for key, text in product.items()]
         parsed = OverridesParser.create().parse_overrides([*swept, *given(config.hydra.overrides.task)])
@@ -249,7 +253,7 @@ def record(
     differ. ablation: its file in conf/ablation, whose name a replication's folder does not have."""
     kept = {
         key: resolved[key]
-        for key in ("question", "paper", "claims", "figures", "budget", "placebo", "cost")
+        for key in ("question", "paper", "claims", "figures", "budget", "placebo", "cost", "predictions")
         if resolved.get(key) is not None
     }
     if "claims" in kept:
@@ -309,7 +313,8 @@ def reported(crossing: Crossing, allow_missing: bool) -> str:
 
 
 def finish(crossing: Crossing, wait: bool = True) -> int:
-    """Print the end table and write the report -> exit code, 0 only if every cell is complete."""
+    """Print the end table, measure the predictions and write the report -> exit code, 0 only if every cell is complete
+    and no prediction raised. wait: false after an interruption, when nothing long may begin."""
     if wait:
         wait_for_others(crossing)
     for cell in crossing.cells:  # what could not be said by a run that was killed
@@ -318,9 +323,20 @@ def finish(crossing: Crossing, wait: bool = True) -> int:
     complete = states.count("complete")
     print(f"\n{table(crossing.cells)}")
     tracking.catch_up(crossing.results, crossing.tracking, crossing.name)  # runs that ended while the store was away
-    folder = crossing.results / crossing.name
-    if complete and (folder / "ablation.yaml").is_file() and "claims" in OmegaConf.load(folder / "ablation.yaml"):
+    folder, raised = crossing.results / crossing.name, 0
+    asked = recorded(folder) if complete else {}
+    if wait and asked.get("predictions"):
+        raised = measured.measure(crossing.results, folder, asked["predictions"], asked.get("budget", ""))
+    if "claims" in asked:
         print(reported(crossing, allow_missing=complete < len(states)))
     if complete < len(states):
         print("The same command runs those that are missing; a failed run's folder holds its traceback.")
-    return 0 if complete == len(states) else 1
+    if raised:
+        print("A prediction could not be measured; the same command tries it again.")
+    return 0 if complete == len(states) and not raised else 1
+
+
+def recorded(folder: Path) -> dict[str, Any]:
+    """What the start of the crossing wrote down; empty if it did not come to that."""
+    file = folder / "ablation.yaml"
+    return OmegaConf.to_container(OmegaConf.load(file), resolve=False) if file.is_file() else {}

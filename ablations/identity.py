@@ -39,11 +39,15 @@ def canonical(value: Any) -> Any:
     return value
 
 
-def config_hash(config: Mapping[str, Any]) -> str:
-    """16 hexadecimal digits of SHA-256 over the canonical JSON of `config` (resolved) without the keys in OUTSIDE."""
-    inside = {key: value for key, value in config.items() if key not in OUTSIDE}
-    text = json.dumps(canonical(inside), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+def digest(value: Any) -> str:
+    """16 hexadecimal digits of SHA-256 over the canonical JSON of `value`."""
+    text = json.dumps(canonical(value), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def config_hash(config: Mapping[str, Any]) -> str:
+    """The digest of `config` (resolved) without the keys in OUTSIDE."""
+    return digest({key: value for key, value in config.items() if key not in OUTSIDE})
 
 
 def swept(overrides: Sequence[str]) -> dict[str, str]:

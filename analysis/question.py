@@ -44,7 +44,7 @@ class Question(NamedTuple):
     """results/<ablation>/ablation.yaml. cells: the runs the crossing consists of, each at least {hash, arm, seed};
     None: not said. placebo: knob -> value of the arm that can teach nothing, over which gains are stated. same: pairs
     of arms that are equal by construction, and why. ablation: its file in conf/ablation, whose name is not that of the
-    folder for a replication."""
+    folder for a replication. predictions: part -> its entry in that file (`analysis.predictions`)."""
 
     name: str
     question: str
@@ -56,6 +56,7 @@ class Question(NamedTuple):
     placebo: dict
     same: list[tuple[str, str, str]]
     ablation: str
+    predictions: dict[str, dict]
 
     @property
     def command(self) -> str:
@@ -90,6 +91,7 @@ def read_question(results: Path | str, ablation: str) -> Question:
         {key: value(wanted) for key, wanted in (content.get("placebo") or {}).items()},
         [(*each["arms"], each["why"]) for each in content.get("equal_by_construction") or []],
         str(content.get("ablation", ablation)),
+        content.get("predictions") or {},
     )
 
 

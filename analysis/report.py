@@ -26,6 +26,7 @@ from analysis import (
     index,
     kept,
     page,
+    predictions,
     same_arm,
     sections,
     stats,
@@ -118,6 +119,8 @@ def report(
     verdicts = claims.verdicts(stored, question, evaluation=facts.evaluation)
     folder = results / name
     figures = drawn.draw(stored, question, verdicts, folder)
+    parts = predictions.read(folder, question.predictions, question.budget)
+    curves = predictions.drawn(parts, folder)  # after the others, which begin with an empty folder
     sampled = answers.chosen(results, name, stored.runs)
     counted = evaluated.read(results, name, stored.runs)
     kept.write(folder, stored.rows, stored.runs, stored.knobs)
@@ -138,6 +141,7 @@ def report(
         strangers=strangers,
         counted=counts(stored.runs, ["arm", "base"]),
         answers=sampled,
+        predicted=predictions.section(parts, curves),
         **figures._asdict(),
     )
     blocks = sections.page(material)
@@ -147,7 +151,8 @@ def report(
     # pandas and others read the bare word "null" as a missing value
     table = verdicts.table.replace({"verdict": {claims.NULL: "null result"}})
     table.to_csv(folder / "claims.csv", index=False, float_format="%.6g", lineterminator="\n")
-    paths = [folder / file for file in WRITTEN] + [folder / file for _, file in figures.figures]
+    shown = [*(file for _, file in figures.figures), *curves.values()]
+    paths = [folder / file for file in (*WRITTEN, *shown)]
     return "\n".join([words.terminal(question, verdicts), "", *map(str, paths)])
 
 

@@ -20,7 +20,7 @@ class Material(NamedTuple):
     """Everything that a report is made of. figures, more: (caption, file). constant: metrics that had one
     value throughout, and it. skipped: metrics that were asked for and
     that no run logged. strangers: runs under this name that are no part of the crossing. same: (arm, arm, why, where
-    they differ or empty) of the arms that are equal by construction."""
+    they differ or empty) of the arms that are equal by construction. predicted: the section of what theory predicts."""
 
     question: Question
     stored: Stored
@@ -39,6 +39,7 @@ class Material(NamedTuple):
     strangers: int
     counted: pd.DataFrame
     answers: pd.DataFrame
+    predicted: Sequence[Block]
 
 
 def page(given: Material) -> list[Block]:
@@ -50,6 +51,7 @@ def page(given: Material) -> list[Block]:
         *([text(Strong(f"{ran}."))] if "," in ran else []),
         *_verdict(given),
         *_figures(given.figures, given.skipped),
+        *given.predicted,
         *by_arm.arms(given.arms),
         *by_arm.passes(given.passes, given.changes),
         *by_arm.same_arm(given.same_arm),

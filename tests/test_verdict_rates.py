@@ -19,7 +19,7 @@ STEPS = (10, 15, 20)
 def question(metrics, **changes):
     given = {"window": [10, 20], "compare": {"k": ["a", "b"]}, "expect": "greater", **changes}
     return Question(
-        "x", "", "", [claims.claim({"says": m, "metric": m} | given) for m in metrics], [], "", None, {}, []
+        "x", "", "", [claims.claim({"says": m, "metric": m} | given) for m in metrics], [], "", None, {}, [], "x", {}
     )
 
 

@@ -10,6 +10,7 @@ from analysis.plots.arms import heat_map, ladder, levels
 from analysis.plots.curves import facets, learning_curves, small_multiples
 from analysis.plots.forest import forest
 from analysis.plots.hacking import hacking
+from analysis.plots.predicted import predicted
 
 __all__ = [
     "against",
@@ -21,5 +22,6 @@ __all__ = [
     "ladder",
     "learning_curves",
     "levels",
+    "predicted",
     "small_multiples",
 ]
