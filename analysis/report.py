@@ -25,8 +25,10 @@ from analysis import (
     identical,
     index,
     kept,
+    overview,
     page,
     predictions,
+    replicated,
     same_arm,
     sections,
     stats,
@@ -39,12 +41,14 @@ from analysis.question import of_the_crossing
 USAGE = """ablate-report NAME [allow_missing=true] [store=WHERE] [--watch [every=SECONDS]]
 ablate-report --compare A B
 ablate-report --index
+ablate-report --claims
 
 Writes results/NAME/report.md, report.html, summary.csv, claims.csv, figures/ and data/ from the stored runs of the
 ablation NAME. allow_missing=true reports what is there when runs are missing. store= reads another SQLite store or a
 tracking server. --watch writes the report again while the crossing runs, and ends with it. --compare sets two ablations
 side by side; A and B are names, or paths of an ablation in another results folder. --index writes results/index.html
-over all ablations. ABLATIONS_RESULTS names another results folder."""
+over all ablations. --claims writes the tables of results/README.md, every claim of every ablation with its replication.
+ABLATIONS_RESULTS names another results folder."""
 WRITTEN = "report.md", "report.html", "summary.csv", "claims.csv"
 EVERY = 30  # seconds between two looks of --watch
 
@@ -73,6 +77,8 @@ def asked(arguments: list[str]) -> Callable[[], str]:
     results = results_folder()
     if flags == {"--index"} and not named and not settings:
         return lambda: str(index.write(results))
+    if flags == {"--claims"} and not named and not settings:
+        return lambda: str(overview.write(results))
     if flags == {"--compare"} and len(named) == 2 and not settings:
         return lambda: compare.report(results, *named)
     allow_missing = settings.pop("allow_missing", "false").lower()
@@ -139,6 +145,7 @@ def report(
         cautions=cautions.sentences(stored, facts),
         facts=facts,
         strangers=strangers,
+        again=replicated.section(results, question, verdicts.table),
         counted=counts(stored.runs, ["arm", "base"]),
         answers=sampled,
         predicted=predictions.section(parts, curves),

@@ -20,7 +20,8 @@ class Material(NamedTuple):
     """Everything that a report is made of. figures, more: (caption, file). constant: metrics that had one
     value throughout, and it. skipped: metrics that were asked for and
     that no run logged. strangers: runs under this name that are no part of the crossing. same: (arm, arm, why, where
-    they differ or empty) of the arms that are equal by construction. predicted: the section of what theory predicts."""
+    they differ or empty) of the arms that are equal by construction. again: the section about the replication.
+    predicted: the section of what theory predicts."""
 
     question: Question
     stored: Stored
@@ -37,6 +38,7 @@ class Material(NamedTuple):
     skipped: Sequence[str]
     facts: Facts
     strangers: int
+    again: Sequence[Block]
     counted: pd.DataFrame
     answers: pd.DataFrame
     predicted: Sequence[Block]
@@ -50,6 +52,7 @@ def page(given: Material) -> list[Block]:
         text(Strong("Question."), f" {given.question.question}"),
         *([text(Strong(f"{ran}."))] if "," in ran else []),
         *_verdict(given),
+        *given.again,
         *_figures(given.figures, given.skipped),
         *given.predicted,
         *by_arm.arms(given.arms),

@@ -259,7 +259,7 @@ def write_answers(results: Path, ablation: str, cells: Iterable[Cell], text: str
 
 
 def write_question(
-    results: Path, ablation: str, claims: list[dict], cells: Iterable[Cell] | None = None, **more
+    results: Path, ablation: str, /, claims: list[dict], cells: Iterable[Cell] | None = None, **more
 ) -> Path:
     """results/<ablation>/ablation.yaml, as a crossing leaves it. Returns the file."""
     folder = results / ablation
