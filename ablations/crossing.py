@@ -20,6 +20,7 @@ from hydra import compose
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.plugins import Plugins
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
@@ -74,8 +75,10 @@ class Started(Callback):
             sys.exit(0)
         # Hydra would launch every cell, a job in a queue for each that is complete, too; and before that compose every
         # cell once more, to see whether it can.
-        BasicSweeper.split_arguments = staticmethod(lambda *_, **__: [left])
-        BasicSweeper.validate_batch_is_legal = lambda *_: None
+        # The class is not the imported one: Hydra loads its plugins itself, and by the time of this hook once more.
+        sweeper = Plugins.instance().class_name_to_class[config.hydra.sweeper._target_]
+        sweeper.split_arguments = staticmethod(lambda *_, **__: [left])
+        sweeper.validate_batch_is_legal = lambda *_: None
         if config.machine.progress and sys.stderr.isatty():
             threading.Thread(target=watch, args=(crossing, config.steps), daemon=True).start()
 
