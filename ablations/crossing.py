@@ -236,7 +236,18 @@ def cell_overrides(config: DictConfig) -> list[list[str]]:
         swept = [f"{key}={text}" for key, text in product.items()]
         parsed = OverridesParser.create().parse_overrides([*swept, *given(config.hydra.overrides.task)])
         cells += SPLIT(parsed, max_batch_size=None)[0]
-    return cells
+    return [cell for cell in cells if claimed(cell, config)] if config.get("claimed_arms") else cells
+
+
+def claimed(cell: Sequence[str], config: DictConfig) -> bool:
+    """Whether a cell belongs to an arm that some claim compares."""
+    choices = {key: canonical(text) for key, text in identity.swept(cell).items()}
+    return any(
+        all(choices.get(key) == canonical(wanted) for key, wanted in arm.items())
+        for claim in OmegaConf.to_container(config.claims, resolve=True)
+        for side in (0, 1)
+        for arm in [claim.get("where", {}) | {key: pair[side] for key, pair in claim["compare"].items()}]
+    )
 
 
 def cell_of(resolved: Mapping[str, Any], overrides: Sequence[str], results: Path) -> Cell:

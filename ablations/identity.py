@@ -12,7 +12,7 @@ from typing import Any
 # Where and how a run is executed, and what is asked about it afterwards.
 OUTSIDE = ("hydra", "machine", "device", "dry_run", "name")
 OUTSIDE += ("budget", "question", "paper", "crossing", "claims", "figures", "placebo", "plain")
-OUTSIDE += ("search", "tune", "tuning", "also", "beside", "predictions", "cost")
+OUTSIDE += ("search", "tune", "tuning", "also", "beside", "predictions", "cost", "claimed_arms")
 
 
 def results_folder() -> str:

@@ -13,7 +13,7 @@ from analysis import kept
 # Keys of a run's config that say what is asked about it, not what it is.
 ABOUT_THE_ABLATION = (
     *("hydra", "name", "budget", "question", "paper", "crossing", "claims", "figures", "placebo", "plain"),
-    *("also", "beside", "predictions", "cost"),
+    *("also", "beside", "predictions", "cost", "claimed_arms"),
 )
 # What an answer to a held-out problem depends on besides the policy and the problem.
 EVALUATION = ("task.", "rollout.temperature", "rollout.max_new_tokens", "evaluate.problems", "evaluate.pass_at.")
