@@ -8,12 +8,12 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis import look, plots
+from analysis import axes, look, plots
 from analysis.arms import CHOICES
 from analysis.claims import Verdicts, main_knob
 from analysis.load import Stored
 from analysis.plots.hacking import CARELESS, STRICT
-from analysis.question import Question
+from analysis.question import STEP, Asked, Question
 
 FIGURES = (
     "accuracy/heldout",
@@ -59,12 +59,13 @@ def draw(stored: Stored, question: Question, verdicts: Verdicts, folder: Path) -
     for old in [*place.glob("*.png"), *place.glob("*.pdf")]:
         old.unlink()
     arm = main_knob(question, stored)
-    how = {
-        "by": plots.facets(stored.runs, arm, stored.knobs),
-        "styles": look.arm_styles(list(stored.runs[arm].cat.categories)),
-    }
+    found = plots.layout(stored.runs, arm, stored.knobs)
+    how = {"by": found.by, "styles": found.styles, "everywhere": found.everywhere}
+    runs = found.runs
     logged = list(stored.rows.metric.cat.categories)
-    asked = list(dict.fromkeys(question.figures or FIGURES))
+    wanted = list(dict.fromkeys(question.figures or map(Asked, FIGURES)))
+    asked = [each.y for each in wanted if each.x == STEP]
+    costs = [each for each in wanted if each.x != STEP]
     figures, shown = [], set()
 
     def saved(name: str, caption: str, figure: Figure) -> tuple[str, str]:
@@ -75,13 +76,16 @@ def draw(stored: Stored, question: Question, verdicts: Verdicts, folder: Path) -
         figures.append(saved("claims", FOREST, plots.forest(*verdicts)))
     caption = CURVES
     for name, metrics in _courses(question, asked, logged):
-        figure = plots.small_multiples(stored.rows, metrics, arm, stored.runs, **how)
+        figure = plots.small_multiples(stored.rows, metrics, arm, runs, **how)
         words = "; ".join(look.name_of(m)[0] for m in metrics).capitalize()
         figures.append(saved(name, f"{words}. {caption}", figure))
         caption, shown = SAME, shown | set(metrics)
+    for each in (each for each in costs if _possible(each, logged)):
+        figure = plots.against(stored.rows, each.x, each.y, arm, runs, **how)
+        figures.append(saved(f"{each.y}-{each.x}".replace("/", "_"), _against(each), figure))
     if hacked(asked, logged):
-        figures.append(saved("hacking", HACKING, plots.hacking(stored.rows, arm, stored.runs, **how)))
-    for name, caption_of, make in _comparisons(stored, logged, arm, how):
+        figures.append(saved("hacking", HACKING, plots.hacking(stored.rows, arm, runs, **how)))
+    for name, caption_of, make in _comparisons(stored, logged, arm, runs, how):
         figures.append(saved(name, caption_of, make()))
     rest = [m for m in logged if m not in shown and not m.startswith(("seconds/", LEVEL))]
     constant = _constant(stored.rows, rest)
@@ -90,10 +94,27 @@ def draw(stored: Stored, question: Question, verdicts: Verdicts, folder: Path) -
     more = []
     for start in range(0, len(rest), size):
         part = rest[start : start + size]
-        figure = plots.small_multiples(stored.rows, part, arm, stored.runs, **how)
+        figure = plots.small_multiples(stored.rows, part, arm, runs, **how)
         words = "; ".join(look.name_of(m)[0] for m in part).capitalize()
         more.append(saved(f"more{start // size + 1}", f"{words}. {SAME}", figure))
-    return Drawn(figures, more, constant, [m for m in asked if m not in logged])
+    skipped = [m for m in asked if m not in logged]
+    skipped += [f"{each.y} against {each.x}" for each in costs if not _possible(each, logged)]
+    return Drawn(figures, more, constant, skipped)
+
+
+def _possible(wanted: Asked, logged: list[str]) -> bool:
+    return wanted.y in logged and any(axes.counted(metric, wanted.x) for metric in logged)
+
+
+def _against(wanted: Asked) -> str:
+    """The caption of a metric against what training has cost."""
+    measured = (
+        " Seconds of sampling, grading and updating, as they were measured beside whatever else ran then; evaluations "
+        "are not among them."
+    )
+    cost = axes.label(wanted.x, ("", ""))
+    first = f"{look.name_of(wanted.y)[0].capitalize()} against {cost}. {PATHS}"
+    return first + measured * (wanted.x == "seconds")
 
 
 def hacked(asked: list[str], logged: list[str]) -> bool:
@@ -114,10 +135,11 @@ def _courses(question: Question, asked: list[str], logged: list[str]) -> Iterato
 
 
 def _comparisons(
-    stored: Stored, logged: list[str], arm: str, how: dict
+    stored: Stored, logged: list[str], arm: str, runs: pd.DataFrame, how: dict
 ) -> Iterator[tuple[str, str, Callable[[], Figure]]]:
-    """(file name, caption, what draws it) of the figures that need certain metrics or knobs."""
-    rows, runs = stored.rows, stored.runs
+    """(file name, caption, what draws it) of the figures that need certain metrics or knobs. runs: as they are laid
+    out."""
+    rows = stored.rows
     accuracy = next((m for m in CHOICES if m in logged), None)
     done = runs.state.eq("complete").any()
     if accuracy and (kl := next((m for m in ("kl/k3", "kl/k1") if m in logged), None)):
@@ -146,14 +168,15 @@ def _comparisons(
         )
         styles = styles_of_arms(runs, arm, how["styles"])
         yield "ladder", caption, lambda: plots.ladder(rows, accuracy, "arm", runs, by=base, styles=styles)
-        swept = [knob for knob in stored.knobs if runs[knob].nunique() > 1]
+        crossed = stored.runs[~runs[arm].astype(object).isin(how["everywhere"])]
+        swept = [knob for knob in stored.knobs if crossed[knob].nunique() > 1]
         if len(swept) == 2:
             across = (swept if arm != swept[1] else swept[::-1])[:2]
             caption = (
                 f"{look.name_of(accuracy)[0].capitalize()} at the last step for every combination of {swept[0]} and "
                 f"{swept[1]}: mean over seeds and base policies, half width of its 95 % t interval, n."
             )
-            yield "map", caption, lambda: plots.heat_map(rows, accuracy, *across, runs)
+            yield "map", caption, lambda: plots.heat_map(rows, accuracy, *across, crossed)
 
 
 def styles_of_arms(runs: pd.DataFrame, knob: str, styles: Mapping[str, look.Style]) -> dict[str, look.Style]:

@@ -7,11 +7,14 @@ from typing import NamedTuple
 
 from omegaconf import OmegaConf
 
+from analysis.axes import COSTS
 from analysis.load import Stored, value, within
 
 GREATER, LESS, EQUAL_TO, IDENTICAL = "greater", "less", "equal", "identical"
 EXPECTATIONS = (GREATER, LESS, EQUAL_TO, IDENTICAL)
 NEEDED = ("says", "metric", "window", "compare", "expect")
+STEP = "step"
+AGAINST = (STEP, *COSTS)
 OPTIONAL = ("where", "margin", "paper", "at", "written")
 
 
@@ -40,6 +43,13 @@ class Claim(NamedTuple):
     written: tuple[str, str] = ("", "")
 
 
+class Asked(NamedTuple):
+    """A figure that a question asks for: metric y against x, the step or what training has cost (`axes.COSTS`)."""
+
+    y: str
+    x: str = STEP
+
+
 class Question(NamedTuple):
     """results/<ablation>/ablation.yaml. cells: the runs the crossing consists of, each at least {hash, arm, seed};
     None: not said. placebo: knob -> value of the arm that can teach nothing, over which gains are stated. same: pairs
@@ -50,7 +60,7 @@ class Question(NamedTuple):
     question: str
     paper: str
     claims: list[Claim]
-    figures: list[str]
+    figures: list[Asked]
     budget: str
     cells: list[dict] | None
     placebo: dict
@@ -74,6 +84,10 @@ def read_question(results: Path | str, ablation: str) -> Question:
             f"There is no {file}; a crossing writes it when it starts. Run `ablate ablation={ablation}`."
         )
     content = OmegaConf.to_container(OmegaConf.load(file), resolve=True)
+    try:
+        figures = [asked(given) for given in content.get("figures") or []]
+    except BadClaim as error:
+        raise BadClaim(f"{file}, figures: {error}") from None
     claims = []
     for number, given in enumerate(content.get("claims") or [], start=1):
         try:
@@ -85,7 +99,7 @@ def read_question(results: Path | str, ablation: str) -> Question:
         content.get("question", ""),
         content.get("paper", ""),
         claims,
-        list(content.get("figures") or []),
+        figures,
         str(content.get("budget", "")),
         content.get("cells"),
         {key: value(wanted) for key, wanted in (content.get("placebo") or {}).items()},
@@ -93,6 +107,17 @@ def read_question(results: Path | str, ablation: str) -> Question:
         str(content.get("ablation", ablation)),
         content.get("predictions") or {},
     )
+
+
+def asked(given: object) -> Asked:
+    """An entry of `figures`: a metric, or {y: metric, x: step or a cost}. Raises BadClaim."""
+    if isinstance(given, str):
+        return Asked(given)
+    if not isinstance(given, Mapping) or set(given) != {"x", "y"} or not isinstance(given["y"], str):
+        raise BadClaim(f"{given} is no figure; it must be a METRIC, or {{y: METRIC, x: {', '.join(AGAINST)}}}.")
+    if given["x"] not in AGAINST:
+        raise BadClaim(f"x is {given['x']!r} for {given['y']}; it must be one of {', '.join(AGAINST)}.")
+    return Asked(given["y"], given["x"])
 
 
 def claim(given: Mapping) -> Claim:

@@ -50,7 +50,7 @@ def test_a_path_ends_where_the_first_run_ends_and_the_run_that_broke_is_marked(d
 def test_costs_add_up_along_a_run(data):
     course = axes.course(data.rows, "samples")
     own = course[course.run.eq(course.run.iloc[-1])]
-    assert own["at"].tolist() == [128.0 * step for step in range(1, 21)]
+    assert own.step.tolist() == list(range(21)) and own["at"].tolist() == [128.0 * step for step in range(21)]
     assert axes.course(data.rows, "seconds")["at"].max() == pytest.approx(2.0)
     with pytest.raises(Absent, match="tokens/generated, which tokens are counted from"):
         axes.course(data.rows, "tokens")

@@ -7,9 +7,10 @@ pyplot, so nothing here depends on a window system or changes settings that othe
 
 from analysis.plots.against import against, agreement
 from analysis.plots.arms import heat_map, ladder, levels
-from analysis.plots.curves import facets, learning_curves, small_multiples
+from analysis.plots.curves import learning_curves, small_multiples
 from analysis.plots.forest import forest
 from analysis.plots.hacking import hacking
+from analysis.plots.layout import facets, layout
 from analysis.plots.predicted import predicted
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "hacking",
     "heat_map",
     "ladder",
+    "layout",
     "learning_curves",
     "levels",
     "predicted",

@@ -26,6 +26,7 @@ def against(
     *,
     by: Sequence[str] = (),
     styles: Mapping[str, Style] | None = None,
+    everywhere: Sequence[str] = (),
 ) -> Figure:
     """y against x along training: the mean path of every arm, single seeds thin, and at its end the 95 % t intervals in
     both directions.
@@ -51,7 +52,7 @@ def against(
         return counts
 
     labels = axes.label(x, name_of(x)), axes.label(y, name_of(y))
-    figure, panels = grouped(draw, runs, arm, by, styles, labels=labels, crosses=True)
+    figure, panels = grouped(draw, runs, arm, by, styles, labels=labels, crosses=True, everywhere=everywhere)
     for ax in panels:
         ax.xaxis.set_major_locator(MaxNLocator(5))
         ax.yaxis.set_major_locator(MaxNLocator(5))
@@ -100,6 +101,7 @@ def agreement(
     *,
     by: Sequence[str] = (),
     styles: Mapping[str, Style] | None = None,
+    everywhere: Sequence[str] = (),
 ) -> Figure:
     """Measured against predicted, both in one unit, with the diagonal on which they agree.
 
@@ -139,4 +141,4 @@ def agreement(
 
     diagonal = Line2D([], [], color="#333333", linewidth=0.9, dashes=(4, 2), label="measured = predicted")
     labels = axes.label(predicted, name_of(predicted)), axes.label(measured, name_of(measured))
-    return grouped(draw, runs, arm, by, styles, labels=labels, square=True, also=[diagonal])[0]
+    return grouped(draw, runs, arm, by, styles, labels=labels, square=True, also=[diagonal], everywhere=everywhere)[0]

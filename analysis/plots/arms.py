@@ -23,9 +23,7 @@ from analysis.plots.panels import arms_of, grouped, groups_of
 LEVEL = "accuracy/heldout/level_"
 
 
-def per_run(
-    rows: pd.DataFrame, metric: str, runs: pd.DataFrame, window: tuple[int, int] | None = None
-) -> pd.DataFrame:
+def per_run(rows: pd.DataFrame, metric: str, runs: pd.DataFrame, window: tuple[int, int] | None = None) -> pd.DataFrame:
     """The complete runs, each with `value`, its mean of the metric over the window (both ends included; without one the
     last step that a complete run has). A run without a finite value there keeps NaN. Raises Absent for what no run
     logged."""
@@ -70,7 +68,7 @@ def ladder(
             chosen = values[values.run.isin(own.run.astype(object))]
             _rungs(ax, chosen, own, arm, styles, names)
             base = start.value[start.run.isin(own.run.astype(object))]
-            about = [title.replace("\n", ", ")] if title else []
+            about = [title] if title else []
             if len(base):
                 about.append(f"base policy at {base.mean():.3g}")
                 if ax.get_xlim()[0] <= base.mean() <= ax.get_xlim()[1]:  # else the arms would stand in one corner
@@ -192,6 +190,7 @@ def levels(
     prefix: str = LEVEL,
     window: tuple[int, int] | None = None,
     styles: Mapping[str, Style] | None = None,
+    everywhere: Sequence[str] = (),
 ) -> Figure:
     """Accuracy by difficulty at the end (or over a window): mean and 95 % t interval of every arm, single runs as
     points, and the base policy before training in dashes. Raises Absent without metrics PREFIX1, PREFIX2, ..."""
@@ -239,4 +238,5 @@ def levels(
 
     before = Line2D([], [], color="#333333", linewidth=1.1, dashes=(4, 2), marker=".", label="base policy")
     name = "held-out accuracy (share of answers)" if prefix == LEVEL else prefix
-    return grouped(draw, runs, arm, by, styles, labels=("difficulty (level)", name), also=[before])[0]
+    labels = "difficulty (level)", name
+    return grouped(draw, runs, arm, by, styles, labels=labels, also=[before], everywhere=everywhere)[0]

@@ -13,9 +13,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from analysis import stats
-from analysis.load import Absent, in_order
+from analysis.load import Absent
 from analysis.look import SETTINGS, Style, arm_styles, name_of
 from analysis.plots.legend import legend
+from analysis.plots.panels import arms_of, broken, columns_of, groups_of
 
 MANY_POINTS = 20_000  # in one panel; above it the thin lines become pixels, or a vector file has megabytes
 
@@ -34,29 +35,26 @@ def small_multiples(
     *,
     by: Sequence[str] = (),
     styles: Mapping[str, Style] | None = None,
+    everywhere: Sequence[str] = (),
 ) -> Figure:
     """One panel per metric: mean over seeds with its 95 % t band, single seeds thin, n in the legend.
 
     rows: one row per (run, step, metric). runs: their states. arm: the column that tells the lines apart. by: columns
-    whose combinations get a row of panels each (`facets` finds those that need it). styles: from arm_styles over all
-    arms, so that an arm looks the same in every figure. The mean of an arm ends where the first of its runs ends; a
-    failed or diverged run is drawn up to its last step and marked with a cross, a running one with a ring. Raises
-    Absent for a metric that no run has.
+    whose combinations get a row of panels each (`layout` finds those that need it). styles: from arm_styles over all
+    arms, so that an arm looks the same in every figure. everywhere: arms that are drawn in every panel. The mean of an
+    arm ends where the first of its runs ends; a failed or diverged run is drawn up to its last step and marked with a
+    cross, a running one with a ring. Raises Absent for a metric that no run has.
     """
     logged = set(rows.metric.unique())
     if missing := [metric for metric in metrics if metric not in logged]:
         raise Absent(f"No run logged {', '.join(missing)}; there are {', '.join(sorted(logged))}.")
-    arms = list(dict.fromkeys(runs[arm].astype(object))) if arm == "arm" else in_order(runs[arm])
+    arms = arms_of(runs, arm)
     styles = styles or arm_styles(arms)
-    groups = (
-        [(_named(by, values), chosen) for values, chosen in runs.groupby(list(by), observed=True)]
-        if by
-        else [("", runs)]
-    )
+    groups = groups_of(runs, by, arm, everywhere)
     wanted = [(metric, chosen, group) for group, chosen in groups for metric in metrics]
     # one metric: a grid of groups; one group: a grid of metrics; else a row of metrics for each group
     grid = len(metrics) == 1 or len(groups) == 1
-    columns = {1: 1, 2: 2, 4: 2}.get(len(wanted), 3) if grid else len(metrics)
+    columns = columns_of(len(wanted), [group for group, _ in groups]) if grid else len(metrics)
     lines = math.ceil(len(wanted) / columns)
     counts: dict[str, set[int]] = {name: set() for name in arms}
     width = min(7.4, 0.4 + (2.9 if columns < 3 else 2.4) * columns + (1.2 if columns == 1 else 0))
@@ -73,11 +71,11 @@ def small_multiples(
                 unit = textwrap.fill(name, 24) + (f"\n({unit})" if unit else "")
             ax.set_ylabel(unit)
             if grid or place < columns:
-                ax.set_title(_broken(title, 34 if columns < 4 else 18), loc="left")
+                ax.set_title(broken(title, {1: 44, 2: 32, 3: 27}.get(columns, 18)), loc="left")
             if place + columns >= len(wanted):
                 ax.set_xlabel("step")
             if not grid and place % columns == columns - 1:
-                ax.text(1.04, 0.5, _broken(group, 20), transform=ax.transAxes, rotation=270, va="center", fontsize=8)
+                ax.text(1.04, 0.5, broken(group, 20), transform=ax.transAxes, rotation=270, va="center", fontsize=8)
         for ax in panels[len(wanted) :]:
             ax.set_axis_off()
         _same_scale({ax: metric for ax, (metric, *_) in zip(panels, wanted, strict=False)})
@@ -85,24 +83,6 @@ def small_multiples(
         figure.set_figheight((2.1 if grid else 1.75) * lines + 0.45 + 0.18 * below)
         sns.despine(figure)
     return figure
-
-
-def _broken(text: str, width: int) -> str:
-    """At the commas if there are any, else between words."""
-    return text if len(text) <= width else text.replace(", ", "\n") if ", " in text else textwrap.fill(text, width)
-
-
-def _named(by: Sequence[str], values: tuple) -> str:
-    return ", ".join(f"{key} = {v}" for key, v in zip(by, values, strict=True))
-
-
-def facets(runs: pd.DataFrame, arm: str, knobs: Sequence[str]) -> list[str]:
-    """The swept columns, base among them, that are crossed with `arm` so that each combination has two or more seeds:
-    without a row of panels each, one mean would be over different policies. Bases that go with the seeds (one seed
-    each) stay together."""
-    varied = [key for key in ("base", *knobs) if key != arm and runs[key].nunique() > 1]
-    seeds = runs.groupby([arm, *varied], observed=True).seed.nunique()
-    return varied if varied and seeds.median() > 1 else []
 
 
 def _panel(

@@ -18,13 +18,14 @@ def hacking(
     *,
     by: Sequence[str] = (),
     styles: Mapping[str, Style] | None = None,
+    everywhere: Sequence[str] = (),
 ) -> Figure:
     """The careless checker's accuracy against the strict one's along training, one path per arm, single seeds thin.
 
     On the dashed diagonal the two agree; a path's height above it is accuracy/lenient_gap, what is paid for and not
     right. Learning moves to the right, hacking moves up. Both axes reach from 0 to 1. n counts runs.
     """
-    figure = against(rows, STRICT, CARELESS, arm, runs, by=by, styles=styles)
+    figure = against(rows, STRICT, CARELESS, arm, runs, by=by, styles=styles, everywhere=everywhere)
     for ax in figure.axes:
         ax.plot([0, 1], [0, 1], color="#444444", linewidth=0.8, linestyle="--", zorder=1, scalex=False, scaley=False)
         ax.set_xlim(0, 1)

@@ -19,18 +19,46 @@ Drawn = Callable[[Axes, pd.DataFrame], Mapping[str, int]]
 
 
 def arms_of(runs: pd.DataFrame, arm: str) -> list:
-    """The arms in the order in which every figure has them."""
-    return list(dict.fromkeys(runs[arm].astype(object))) if arm == "arm" else in_order(runs[arm])
+    """The arms in the order in which every figure has them: that of the categories if there are any."""
+    there = list(dict.fromkeys(runs[arm].astype(object)))
+    if arm == "arm":
+        return there
+    if isinstance(runs[arm].dtype, pd.CategoricalDtype):
+        return [name for name in runs[arm].cat.categories if name in there]
+    return in_order(there)
 
 
-def groups_of(runs: pd.DataFrame, by: Sequence[str]) -> list[tuple[str, pd.DataFrame]]:
-    """(title, runs) of every combination of `by` that has runs; without `by` all of them, untitled."""
+def broken(title: str, width: int) -> str:
+    """In lines of at most so many characters if need be: at the commas, then between key and value or words."""
+    if len(title) <= width:
+        return title
+    return "\n".join(
+        part if len(part) <= width else part.replace(" = ", " =\n") if " = " in part else textwrap.fill(part, width)
+        for part in title.split(", ")
+    )
+
+
+def columns_of(panels: int, titles: Sequence[str]) -> int:
+    """Two where the last of several keys has two values, so that they stand side by side; else three at most."""
+    last = {title.rpartition(", ")[2] for title in titles}
+    pairs = len(titles) == panels and panels > 2 and ", " in titles[0] and len(last) == 2
+    return 2 if pairs else {1: 1, 2: 2, 4: 2}.get(panels, 3)
+
+
+def groups_of(
+    runs: pd.DataFrame, by: Sequence[str], arm: str = "", everywhere: Sequence[str] = ()
+) -> list[tuple[str, pd.DataFrame]]:
+    """(title, runs) of every combination of `by` that has runs; without `by` all of them, untitled. The arms
+    `everywhere` are part of every group of their base policy, and make none."""
     if not by:
         return [("", runs)]
-    return [
-        ("\n".join(f"{key} = {v}" for key, v in zip(by, values, strict=True)), own)
-        for values, own in runs.groupby(list(by), observed=True)
-    ]
+    lone = runs[arm].astype(object).isin(everywhere) if everywhere else pd.Series(False, index=runs.index)
+    groups = []
+    for values, own in runs[~lone].groupby(list(by), observed=True):
+        title = ", ".join(f"{key} = {v}" for key, v in zip(by, values, strict=True))
+        beside = runs[lone & runs.base.isin(own.base.astype(object))] if "base" in by else runs[lone]
+        groups.append((title, pd.concat([own, beside]) if len(beside) else own))
+    return groups
 
 
 def grouped(
@@ -44,14 +72,15 @@ def grouped(
     square: bool = False,
     crosses: bool = False,
     also: Sequence = (),
+    everywhere: Sequence[str] = (),
 ) -> tuple[Figure, list[Axes]]:
     """A panel per group, drawn by `draw(axes, runs of the group)` -> arm -> its n; and the legend with n below.
 
     labels: of the x and the y axis. crosses: whether runs that broke off are marked. also: further handles for the
-    legend."""
-    arms, groups = arms_of(runs, arm), groups_of(runs, by)
+    legend. everywhere: arms that are drawn in every panel."""
+    arms, groups = arms_of(runs, arm), groups_of(runs, by, arm, everywhere)
     styles = styles or arm_styles(arms)
-    columns = {1: 1, 2: 2, 4: 2}.get(len(groups), 3)
+    columns = columns_of(len(groups), [title for title, _ in groups])
     lines = math.ceil(len(groups) / columns)
     counts: dict[str, set[int]] = {name: set() for name in arms}
     with rc_context(SETTINGS):
@@ -61,7 +90,7 @@ def grouped(
         for place, (ax, (title, own)) in enumerate(zip(panels, groups, strict=False)):
             for name, n in draw(ax, own).items():
                 counts[name].add(n)
-            ax.set_title(title, loc="left")
+            ax.set_title(broken(title, 26 if columns == 3 else 36).replace(", ", "\n"), loc="left")
             if place + columns >= len(groups):
                 ax.set_xlabel(labels[0])
                 ax.tick_params(labelbottom=True)
