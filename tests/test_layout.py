@@ -58,6 +58,12 @@ def test_what_a_lone_arm_would_add_to_the_keys_makes_no_panels(tmp_path):
     assert found.by == [] and list(found.styles) == [1, 2, 3, "reward=random beta=1"]
 
 
+def test_a_hole_in_a_crossing_is_no_lone_arm(tmp_path):
+    """All of its knobs' values are crossed elsewhere, so its panel has a line less and is there."""
+    _, found = laid_out(tmp_path, [*CROSSED[1:], *LONE])
+    assert found.by == ["kl", "place"] and len(found.everywhere) == 2
+
+
 def test_a_value_has_the_colour_that_it_has_without_lone_arms(tmp_path):
     data, found = laid_out(tmp_path, CROSSED + LONE)
     every = look.arm_styles(list(data.runs.beta.cat.categories))

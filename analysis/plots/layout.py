@@ -30,9 +30,10 @@ def facets(runs: pd.DataFrame, arm: str, knobs: Sequence[str]) -> list[str]:
 
 
 def layout(runs: pd.DataFrame, arm: str, knobs: Sequence[str]) -> Layout:
-    """Panels by what is crossed with `arm`. A combination that has one value of `arm` where others have several is no
-    part of the crossing but an arm to compare with (no KL beside estimators and coefficients, a placebo): it gets no
-    panel of one line, it is a grey dashed line in each. With more than three of those every combination is a panel."""
+    """Panels by what is crossed with `arm`. A combination that has one value of `arm`, and a value of another knob that
+    no combination with several has, is no part of the crossing but an arm to compare with (no KL beside estimators and
+    coefficients, a placebo): it gets no panel of one line, it is a grey dashed line in each. With more than three of
+    those every combination is a panel."""
     styles = arm_styles(list(runs[arm].cat.categories))
     by = facets(runs, arm, knobs)
     lone = _lone(runs, arm, [key for key in by if key != "base"])
@@ -56,18 +57,22 @@ def _lone(runs: pd.DataFrame, arm: str, by: list[str]) -> dict[str, pd.Series]:
         return {}
     combination = runs.groupby(by, observed=True).ngroup()
     values = runs[arm].astype(object).groupby(combination).nunique()
-    alone = list(values.index[values == 1])
+    several = runs[combination.isin(values.index[values > 1])]
+    known = {key: set(several[key].astype(object)) for key in by}
+    first = runs.groupby(combination)[by].first()
+    new = pd.Series(
+        [any(v not in known[key] for key, v in row.items()) for row in first.to_dict("records")], first.index
+    )
+    alone = list(values.index[values.eq(1) & new])
     if not alone or len(alone) > len(GREYS) or len(alone) == len(values):
         return {}
-    crossed = runs[~combination.isin(alone)]
-    known = {key: set(crossed[key].astype(object)) for key in by}
     mine = [combination.eq(number) for number in alone]
     for whole in (False, True):
         named = {}
         for own in mine:
-            first = runs[own].iloc[0]
-            told = [key for key in by if whole or first[key] not in known[key]]
-            named[" ".join(f"{key}={_short(first[key])}" for key in (*told, arm))] = own
+            one = runs[own].iloc[0]
+            told = [key for key in by if whole or one[key] not in known[key]]
+            named[" ".join(f"{key}={_short(one[key])}" for key in (*told, arm))] = own
         if len(named) == len(alone):
             break
     return named
