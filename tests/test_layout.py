@@ -2,7 +2,7 @@
 
 import pytest
 from synthetic import Cell, write, write_question
-from test_plots import mean_lines
+from test_plots import every_text_can_be_read, mean_lines
 from test_report import CLAIM, little, made
 
 from analysis import axes, drawn, look, plots
@@ -96,6 +96,25 @@ def test_a_crossing_without_lone_arms_or_with_many_is_left_as_it_is(tmp_path):
 
 def test_runs_of_different_policies_are_apart_also_where_each_has_one_seed(tmp_path):
     assert laid_out(tmp_path, CROSSED, seeds=1)[1].by == ["kl", "place"]
+
+
+@pytest.mark.slow
+def test_the_figures_of_the_widest_shipped_crossing_can_be_read(tmp_path):
+    """Three estimators at two places with long names, two coefficients, and two lone arms, as in kl_placement."""
+    long = {"loss": "loss", "reward": "reward_before_baseline", "none": "none"}
+    third = [{**arm, "kl": "k2"} for arm in CROSSED if arm["kl"] == "k1"]
+    arms = [{**arm, "place": None, "placement": long[arm["place"]]} for arm in CROSSED + third + LONE]
+    some = cells([{key: v for key, v in arm.items() if v} for arm in arms])
+    named = {"m": "kl/k1", "n": "accuracy/heldout"}
+    some = [c._replace(points={named[m]: v for m, v in c.points.items()} | {"kl/k3": c.points["m"]}) for c in some]
+    data = load(write(tmp_path, "x", some), "x")
+    found = plots.layout(data.runs, "beta", data.knobs)
+    how = {"by": found.by, "styles": found.styles, "everywhere": found.everywhere}
+    for metrics in (["kl/k1"], ["kl/k1", "kl/k3", "accuracy/heldout"]):
+        figure = plots.small_multiples(data.rows, metrics, "beta", found.runs, **how)
+        assert len([ax for ax in figure.axes if ax.axison]) == 6 * len(metrics)
+        every_text_can_be_read(figure)
+    every_text_can_be_read(plots.against(data.rows, "step", "accuracy/heldout", "beta", found.runs, **how))
 
 
 def test_a_long_title_is_broken_at_its_commas_and_then_before_its_values():
