@@ -73,7 +73,8 @@ def section(parts: Sequence[Part], files: Mapping[str, str]) -> list[Block]:
     for part in parts:
         about = part.about
         source = [" (", *words.linked(str(about["paper"])), ")"] if about.get("paper") else []
-        blocks += [Heading(part.name.replace("_", " ").capitalize(), 3), text(f"{about['says']}", *source)]
+        law = f"{about['says'][:1].upper()}{about['says'][1:]}".rstrip(".")
+        blocks += [Heading(part.name.replace("_", " ").capitalize(), 3), text(law, *source, ".")]
         missing = [text(Strong("Not measured"), f": {part.why}.")]
         blocks += _found(part, files[part.name]) if len(part.points) else missing
     return blocks
@@ -107,7 +108,7 @@ def worst(points: pd.DataFrame, about: Mapping[str, Any]) -> str:
     row = max(points.to_dict("records"), key=used)
     line = ", ".join(filter(None, [row["panel"], row["line"]]))
     return (
-        f"Worst: {line} at {about['x']['label']} {row['x']:g}, predicted {number(row['predicted'])}, measured "
+        f"Worst: {line} at {_quantity(about['x'])} {row['x']:g}: predicted {number(row['predicted'])}, measured "
         f"{number(row['measured'])}, {number(used(row), 2)} of its tolerance of {number(row['tolerance'])}."
     )
 
@@ -123,8 +124,13 @@ def used(row: Mapping[str, Any]) -> float:
 def caption(points: pd.DataFrame, about: Mapping[str, Any]) -> str:
     noisy = " with ±2 standard errors" if points.error.gt(0).any() else ""
     ringed = " A ring marks what does not hold." if not points.holds.all() else ""
-    what = f"{about['y']['label']} against {about['x']['label']}"
+    what = f"{_quantity(about['y'])} against {_quantity(about['x'])}"
     return f"{what[:1].upper()}{what[1:]}. Lines: predicted; markers: measured{noisy}.{ringed}"
+
+
+def _quantity(axis: Mapping[str, Any]) -> str:
+    """Of "beta, reward per nat" what comes before the unit."""
+    return axis["label"].partition(",")[0]
 
 
 def _table(rows: pd.DataFrame, about: Mapping[str, Any]) -> Table:

@@ -169,17 +169,10 @@ def resting_places() -> Iterator[Row]:
             yield exact(
                 f"A5.3r.{number}", f"run to rest: {what}, beta {beta}", point, end, 1e-8, "what is left of the way"
             )
-    beta, in_loss = 1.0, 1.0
-
-    def pull(th: float) -> float:
-        """w_G(p) against the KL's pull: where the two balance."""
-        p = sigmoid(th)
-        return weight(p, size, one_over_std(size)) - in_loss * (th - logit(p0))
-
     knobs = rules.knobs(kl=rules.estimator("k2"), scale=rules.group_std())
-    point = sigmoid(brentq(pull, -5.0, 5.0, xtol=1e-14))
+    point = rest_under_std("k2", p0, 1.0, size)
     what = "run to rest: group std moves the rest of k2 in the loss to logit p* = logit p0 + w(p*)/beta"
-    yield exact("A5.3r.7", what, point, at_rest(knobs, p0, beta, size, 4.0, 80), 1e-8, "what is left of the way")
+    yield exact("A5.3r.7", what, point, at_rest(knobs, p0, 1.0, size, 4.0, 80), 1e-8, "what is left of the way")
     knobs = rules.knobs(kl=rules.estimator("k1"))
     free = logit(p0)
     for _ in range(60):
@@ -188,11 +181,38 @@ def resting_places() -> Iterator[Row]:
     yield exact("A5.3r.8", what, sigmoid(free), at_rest(knobs, p0, 1.0, size, 4.0, 60))
 
 
-def at_rest(knobs: grpo.Knobs, p0: float, beta: float, size: int, lr: float, steps: int) -> float:
+# What a KL in the loss pulls a logit th by, over p (1 - p): the reverse KL (k2), the forward KL (k3).
+PULLS: dict[str, Callable[[float, float], float]] = {
+    "k2": lambda th, start: th - start,
+    "k3": lambda th, start: (sigmoid(th) - sigmoid(start)) / (sigmoid(th) * sigmoid(-th)),
+}
+
+
+def rest_under_std(estimator: str, p0: float, beta: float, size: int, eps: float = 0.0) -> float:
+    """p* at which the group-std reward's pull w_G(p) and that of beta times an estimator in the loss balance."""
+    start = logit(p0)
+
+    def left(th: float) -> float:
+        return weight(sigmoid(th), size, one_over_std(size, eps)) - beta * PULLS[estimator](th, start)
+
+    highest = min(start + math.sqrt(size) / beta + 1, 30.0)  # w_G is below sqrt(G); at 30 p is 1 to 13 digits
+    return sigmoid(brentq(left, start, highest, xtol=1e-14) if left(highest) < 0 else highest)
+
+
+def at_rest(
+    knobs: grpo.Knobs,
+    p0: float,
+    beta: float,
+    size: int,
+    lr: float,
+    steps: int,
+    optimizer: Callable = torch.optim.SGD,
+) -> float:
     """Success rate after training from p0, which is the reference too."""
     policy = TwoClass([p0])
     collect = runs.enumerating([groups.outcomes(policy, is_last_token(1))], size)
-    runs.finish(runs.trained(policy, groups.expecting(knobs), collect, steps=steps, lr=lr, beta=beta, evaluate_every=0))
+    settings = {"steps": steps, "lr": lr, "beta": beta, "optimizer": optimizer, "evaluate_every": 0}
+    runs.finish(runs.trained(policy, groups.expecting(knobs), collect, **settings))
     return policy.logit.sigmoid().item()
 
 

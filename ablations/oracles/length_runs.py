@@ -1,7 +1,7 @@
 """A4 as runs: how far lengths drift while a table is trained."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
@@ -54,49 +54,67 @@ def arms_trained() -> Iterator[Row]:
 
 def predicted_stopping(
     p: float, hazard: float, size: int, lr: float, steps: int, constant: float | None
-) -> tuple[float, float]:
-    """Logits of the hazards (wrong, right) after `steps` expected updates of A4.2, under a sequence mean or over a
-    constant length."""
+) -> Iterator[tuple[float, float]]:
+    """Logits of the hazards (wrong, right) after 0, 1, .. `steps` expected updates of A4.2, under a sequence mean or
+    over a constant length."""
     right, stop = math.log(p / (1 - p)), [math.log(hazard / (1 - hazard))] * 2
+    yield stop[0], stop[1]
     for _ in range(steps):
         p = 1 / (1 + math.exp(-right))
         h = [1 / (1 + math.exp(-x)) for x in stop]
         push = (size - 1) / size * p * (1 - p) * lr
         if constant:
             right += push / constant
-            continue
-        right += push * ((1 - p) * inverse_length(h[1]) + p * inverse_length(h[0]))
-        stop = [stop[0] - push * kappa(h[0]), stop[1] + push * kappa(h[1])]
-    return stop[0], stop[1]
+        else:
+            right += push * ((1 - p) * inverse_length(h[1]) + p * inverse_length(h[0]))
+            stop = [stop[0] - push * kappa(h[0]), stop[1] + push * kappa(h[1])]
+        yield stop[0], stop[1]
+
+
+def sampled_stopping(
+    aggregate: Callable,
+    *,
+    p: float,
+    hazards: Sequence[float],
+    size: int,
+    lr: float,
+    steps: int,
+    copies: int,
+    longest: int,
+    seed: int,
+) -> Iterator[list[list[float]]]:
+    """The same in sampled groups: `copies` prompts side by side as as many independent runs. After 0, 1, .. `steps`
+    updates the logits of the hazards of all copies, one list per mode. Answers of at most `longest` tokens."""
+    policy = GeometricStop([p] * copies, hazards)
+    collect = runs.sampling(Table(copies, ["c", "d"]), prompts=copies, group_size=size, max_new_tokens=longest)
+    knobs = rules.knobs(aggregate=aggregate)  # the batch averages over prompts, each of which should move at lr
+    for _ in runs.trained(policy, knobs, collect, steps=steps, lr=lr * copies, seed=seed, evaluate_every=0):
+        yield policy.hazard.detach().T.tolist()
 
 
 def stopping_trained() -> Iterator[Row]:
-    """A4.2 and A4.3 in sampled groups of 8: 16 prompts side by side as 16 independent runs; answers of at most 600
-    tokens."""
-    p, hazard, size, copies, steps = 0.5, 0.1, 8, 16, 60
+    """A4.2 and A4.3 in sampled groups of 8, 16 runs; answers of at most 600 tokens."""
+    p, hazard, size, steps = 0.5, 0.1, 8, 60
 
-    def ends(aggregate, lr: float, hazards, seed: int) -> list[list[float]]:
+    def ends(aggregate, hazards, seed: int) -> list[list[float]]:
         """Logits of the hazards of all copies after the run, one list per mode."""
-        policy = GeometricStop([p] * copies, hazards)
-        collect = runs.sampling(Table(copies, ["c", "d"]), prompts=copies, group_size=size, max_new_tokens=600)
-        rows = runs.trained(
-            policy, rules.knobs(aggregate=aggregate), collect, steps=steps, lr=lr * copies, seed=seed, evaluate_every=0
+        course = sampled_stopping(
+            aggregate, p=p, hazards=hazards, size=size, lr=1.0, steps=steps, copies=16, longest=600, seed=seed
         )
-        runs.finish(rows)
-        return policy.hazard.detach().T.tolist()
+        return runs.finish(course)
 
     cases = (
-        ("sequence mean", rules.sequence_mean(), 1.0, None),
-        ("constant 10", rules.constant(10.0), 1.0, 10.0),
-        ("token mean", rules.token_mean(), 1.0, 10.0),
+        ("sequence mean", rules.sequence_mean(), None),
+        ("constant 10", rules.constant(10.0), 10.0),
+        ("token mean", rules.token_mean(), 10.0),
     )
-    for number, (name, aggregate, lr, length) in enumerate(cases, 1):
-        due = predicted_stopping(p, hazard, size, lr, steps, length)
-        found = ends(aggregate, lr, (hazard, hazard), number)
+    for number, (name, aggregate, length) in enumerate(cases, 1):
+        due = runs.finish(predicted_stopping(p, hazard, size, 1.0, steps, length))
+        found = ends(aggregate, (hazard, hazard), number)
         for mode, target, seeds in zip(("wrong", "right"), due, found, strict=True):
             what = f"{name}: logit of the hazard of {mode} answers; mean length 10 -> {1 + math.exp(-target):.2f}"
             yield sampled(f"A4.2r.{number}{mode[0]}", what, target, seeds)
-    (found,) = ends(rules.sequence_mean(), 1.0, (hazard,), 4)
+    (found,) = ends(rules.sequence_mean(), (hazard,), 4)
     start = math.log(hazard / (1 - hazard))
     yield sampled("A4.3r", "one hazard for both modes, sequence mean: its logit stays, mean length 10", start, found)
 

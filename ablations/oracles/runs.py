@@ -75,6 +75,6 @@ def enumerating(of: Sequence[groups.Outcomes], group_size: int) -> Callable[[Sta
     return collect
 
 
-def finish(rows: Iterator[dict[str, float]]) -> dict[str, float]:
-    """Run to the end -> the row after the last update."""
+def finish(rows: Iterator[Any]) -> Any:
+    """Run to the end -> what came after the last update."""
     return collections.deque(rows, maxlen=1)[0]

@@ -25,7 +25,7 @@ from ablations.predictions.points import Point
 
 FOLDER = "predictions"
 COLUMNS = (*Point._fields, "holds")
-NEEDED, OPTIONAL = ("says", "paper", "x", "y", "measure"), ("budgets",)
+NEEDED, OPTIONAL = ("says", "paper", "x", "y", "measure"), ("budgets", "sizes")
 SHOWN = ("says", "paper", "x", "y")  # words, which may be written better without measuring again
 AXIS = {"x": {"label", "log"}, "y": {"label", "log", "shared"}}
 OFFERED = {"results"}  # what a measure may ask for: the results folder, for the base policies in it

@@ -12,6 +12,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from analysis.look import SETTINGS, Style, arm_styles
 
@@ -41,8 +42,8 @@ def predicted(points: pd.DataFrame, x: Mapping[str, Any], y: Mapping[str, Any]) 
             for line in own:
                 _draw(ax, own[line], styles[line], _turn(own, line))
             ax.set_title(panel, loc="left")
-            ax.set_xscale("log" if x.get("log") else "linear")
-            ax.set_yscale("log" if y.get("log") else "linear")
+            _scaled(ax, "x", bool(x.get("log")))
+            _scaled(ax, "y", bool(y.get("log")))
             if place + columns >= len(panels):
                 ax.set_xlabel(x["label"])
                 ax.tick_params(labelbottom=True)
@@ -54,6 +55,16 @@ def predicted(points: pd.DataFrame, x: Mapping[str, Any], y: Mapping[str, Any]) 
         figure.set_figheight(2.4 * rows + 0.5 + 0.18 * below)
         sns.despine(figure)
     return figure
+
+
+def _scaled(ax: Axes, which: str, log: bool) -> None:
+    """A logarithmic axis with plain numbers at 1, 2 and 5 of every decade."""
+    if log:
+        ax.set(**{f"{which}scale": "log"})
+        axis = ax.xaxis if which == "x" else ax.yaxis
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_minor_formatter(NullFormatter())
 
 
 def _turn(own: Mapping[str, pd.DataFrame], line: str) -> tuple[int, int]:
@@ -100,6 +111,8 @@ def _legend(figure: Figure, styles: Mapping[str, Style], rings: bool) -> int:
         ring = {"marker": "o", "fillstyle": "none", "markersize": 9, "color": "#333333"}
         handles.append(Line2D([], [], linestyle="none", label="does not hold", **ring))
     widths, room = [len(handle.get_label()) + 7 for handle in handles], figure.get_figwidth() * 14
-    per_row = len(handles) if sum(widths) <= room else max(1, min(len(handles), int(room // max(widths))))
-    figure.legend(handles=handles, loc="outside lower center", ncols=per_row, frameon=False, handlelength=2.4)
-    return math.ceil(len(handles) / per_row)
+    per_row = len(handles) if sum(widths) <= room else max(1, min(len(styles), int(room // max(widths))))
+    rows = [handles[start : start + per_row] for start in range(0, len(handles), per_row)]
+    by_column = [row[column] for column in range(per_row) for row in rows if column < len(row)]  # as matplotlib fills
+    figure.legend(handles=by_column, loc="outside lower center", ncols=per_row, frameon=False, handlelength=2.4)
+    return len(rows)
