@@ -65,9 +65,18 @@ def rollout_metrics(lengths, ended, correct, fillers, rewards, group) -> dict[st
     }
     row |= {"groups/zero_advantage": dead.zero.double().mean(), "groups/all_right": graded.all_right.double().mean()}
     row |= {"groups/all_wrong": graded.all_wrong.double().mean()}
-    row |= {"groups/zero_advantage_predicted": groups.predicted_zero_advantage(correct, group)}
+    row |= {"groups/zero_advantage_predicted": groups.predicted_zero_advantage(paid(rewards), group)}
     row |= {"samples/generated": len(lengths), "tokens/generated": lengths.sum()}
     return {name: float(value) for name, value in row.items() if value is not None}
+
+
+def paid(rewards: Tensor) -> Tensor:
+    """Rewards of at most two values as 1 (the higher) and 0, NaN where unscored. Of more values nothing is paid or not: NaN
+    throughout. rewards (N,) -> (N,) float."""
+    known = ~torch.isnan(rewards)
+    if len(rewards[known].unique()) > 2:
+        return torch.full_like(rewards, float("nan"))
+    return torch.where(known, (rewards == rewards[known].max()).to(rewards), rewards) if known.any() else rewards
 
 
 def checker_metrics(

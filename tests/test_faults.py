@@ -248,6 +248,15 @@ def test_the_share_of_dead_groups_is_shown_beside_the_share_to_expect():
     assert row["groups/zero_advantage_predicted"] == pytest.approx(0.705, abs=0.01)
 
 
+def test_the_share_to_expect_is_that_of_the_reward_and_not_of_the_right_answers():
+    """A coin as reward: groups of 8 agree with probability 2 / 2^8, however many answers are right."""
+    coin = torch.randint(0, 2, (40_000,), generator=torch.Generator().manual_seed(0)).double()
+    row = metrics(rewards=coin, correct=torch.ones(40_000), group=torch.arange(40_000) // 8)
+    assert row["groups/zero_advantage_predicted"] == pytest.approx(2 / 2**8, abs=0.003)
+    several = metrics(rewards=coin + torch.arange(40_000) % 3, group=torch.arange(40_000) // 8)
+    assert "groups/zero_advantage_predicted" not in several
+
+
 def test_masked_infinities_reach_neither_the_loss_nor_the_gradient():
     """trl#3015, OpenRLHF#1335: 0 * inf at padding."""
     batch = from_table([1.0, 0.0], [1, 3])
