@@ -40,6 +40,11 @@ HACKING = (
     "What passes the careless checker against what is right, along training. On the diagonal the two agree; the height "
     "above it is paid for without being right. Learning moves to the right, hacking up. " + PATHS
 )
+FRONTIER = (
+    "Held-out accuracy at the last step against the KL to the base policy over the last third of the steps, on a "
+    "logarithmic axis. Small points are single runs, large ones the means of arms with 95 % t intervals in both "
+    "directions."
+)
 FEWEST = 5  # steps at which held-out accuracy and KL are both known, for a path; else training accuracy stands in
 
 
@@ -85,6 +90,8 @@ def draw(stored: Stored, question: Question, verdicts: Verdicts, folder: Path) -
         figures.append(saved(f"{each.y}-{each.x}".replace("/", "_"), _against(each), figure))
     if hacked(asked, logged):
         figures.append(saved("hacking", HACKING, plots.hacking(stored.rows, arm, runs, **how)))
+    if bought := _bought(stored, question, logged, runs):
+        figures.append(saved(*bought))
     for name, caption_of, make in _comparisons(stored, logged, arm, runs, how):
         figures.append(saved(name, caption_of, make()))
     rest = [m for m in logged if m not in shown and not m.startswith(("seconds/", LEVEL))]
@@ -115,6 +122,17 @@ def _against(wanted: Asked) -> str:
     cost = axes.label(wanted.x, ("", ""))
     first = f"{look.name_of(wanted.y)[0].capitalize()} against {cost}. {PATHS}"
     return first + measured * (wanted.x == "seconds")
+
+
+def _bought(
+    stored: Stored, question: Question, logged: list[str], runs: pd.DataFrame
+) -> tuple[str, str, Figure] | None:
+    """(file name, caption, figure) of accuracy against KL where the coefficient of the KL was swept."""
+    kl = next((m for m in (*(c.metric for c in question.claims), "kl/k1") if m.startswith("kl/") and m in logged), None)
+    if kl is None or "accuracy/heldout" not in logged or "beta" not in stored.knobs or runs.beta.nunique() < 2:
+        return None
+    figure = plots.frontier(stored.rows, kl, "accuracy/heldout", "beta", stored.runs, question.placebo)
+    return "frontier", FRONTIER, figure
 
 
 def hacked(asked: list[str], logged: list[str]) -> bool:

@@ -9,6 +9,7 @@ from analysis.plots.against import against, agreement
 from analysis.plots.arms import heat_map, ladder, levels
 from analysis.plots.curves import learning_curves, small_multiples
 from analysis.plots.forest import forest
+from analysis.plots.frontier import frontier
 from analysis.plots.hacking import hacking
 from analysis.plots.layout import facets, layout
 from analysis.plots.predicted import predicted
@@ -18,6 +19,7 @@ __all__ = [
     "agreement",
     "facets",
     "forest",
+    "frontier",
     "hacking",
     "heat_map",
     "ladder",
