@@ -71,8 +71,8 @@ def rollout_metrics(lengths, ended, correct, fillers, rewards, group) -> dict[st
 
 
 def paid(rewards: Tensor) -> Tensor:
-    """Rewards of at most two values as 1 (the higher) and 0, NaN where unscored. Of more values nothing is paid or not: NaN
-    throughout. rewards (N,) -> (N,) float."""
+    """Rewards of at most two values as 1 (the higher) and 0, NaN where unscored. Of more values nothing is paid or not:
+    NaN throughout. rewards (N,) -> (N,) float."""
     known = ~torch.isnan(rewards)
     if len(rewards[known].unique()) > 2:
         return torch.full_like(rewards, float("nan"))
@@ -167,7 +167,9 @@ class UpdateTally:
         self.tokens, self.seen = self.tokens + len(ratio), self.seen + len(ratio)
         if self.band:
             advantages = batch["advantages"][mask]
-            below, above = ratio < self.band[0], ratio > self.band[1]
+            # A bound of 1, as TIS has it, is not crossed by the rounding of a ratio that is 1.
+            slack = 1e-10 if ratio.dtype == torch.float64 else 2e-5
+            below, above = ratio < self.band[0] - slack, ratio > self.band[1] + slack
             self.low += int((below & (advantages < 0)).sum())
             self.high += int((above & (advantages > 0)).sum())
             self.outside += int((below | above).sum())
