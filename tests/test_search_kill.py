@@ -82,7 +82,8 @@ def test_forty_trials_killed_twice_end_at_forty_settled_trials_without_a_duplica
         killed_at(count, storage, name, arguments)
     interrupted = settled(storage, name)
     assert 25 <= interrupted < TRIALS
-    open_ = [t.number for t in optuna.load_study(study_name=name, storage=storage()).trials if not t.state.is_finished()]
+    trials = optuna.load_study(study_name=name, storage=storage()).get_trials(deepcopy=False)
+    open_ = [trial.number for trial in trials if not trial.state.is_finished()]
 
     process = started(*arguments)
     said, _ = process.communicate(timeout=300)
