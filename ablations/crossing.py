@@ -94,10 +94,14 @@ def start(config: DictConfig, only: Set[str] | None = None) -> tuple[Crossing, l
     spelled: dict[str, list[str]] = {}
     configs: dict[str, Mapping[str, Any]] = {}
     arms: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = {}  # (seed, base) -> arm -> config
+    _refuse_budget(config)
     if not tuned_arms(config):
         sys.exit(0)
     if not (given_cells := cell_overrides(config)):
-        raise Refused("The crossing has no cells: one of the swept keys has no value. Give each at least one.")
+        raise Refused(
+            "The crossing has no cells: one of the swept keys has no value, or claimed_arms=true and no claim compares "
+            "an arm of it. Give each key at least one value."
+        )
     here = refuse_absent(config)
     for overrides, resolved in composed(given_cells, here):
         cell = cell_of(resolved, overrides, results)
@@ -125,6 +129,22 @@ def start(config: DictConfig, only: Set[str] | None = None) -> tuple[Crossing, l
         flush=True,
     )
     return crossing, [spelled[hashed] for hashed in open_ if only is None or hashed in only]
+
+
+def _refuse_budget(config: DictConfig) -> None:
+    """Raise Refused where an ablation has no crossing for the budget, or would write over that of another budget."""
+    budgets = OmegaConf.to_container(config.get("crossing") or OmegaConf.create(), resolve=False)
+    name = config.hydra.runtime.choices.get("ablation")
+    if budgets and config.budget not in budgets:
+        raise Refused(
+            f"ablation={name} has no crossing for budget={config.budget}; it has {', '.join(budgets)}. Choose one of "
+            f"them, or add crossing.{config.budget} to its file."
+        )
+    if config.claimed_arms and config.name == name:
+        raise Refused(
+            f"budget={config.budget} would write over the results of ablation={name}. Let its file say "
+            f"`name: {name}${{beside}}`, or give another name=."
+        )
 
 
 def tuned_arms(config: DictConfig) -> bool:
@@ -246,7 +266,7 @@ def claimed(cell: Sequence[str], config: DictConfig) -> bool:
         all(choices.get(key) == canonical(wanted) for key, wanted in arm.items())
         for claim in OmegaConf.to_container(config.claims, resolve=True)
         for side in (0, 1)
-        for arm in [claim.get("where", {}) | {key: pair[side] for key, pair in claim["compare"].items()}]
+        for arm in [(claim.get("where") or {}) | {key: pair[side] for key, pair in claim["compare"].items()}]
     )
 
 

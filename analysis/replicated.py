@@ -152,7 +152,8 @@ def section(results: Path, question: Question, table: pd.DataFrame) -> Sequence[
         text(
             "The crossing was run a second time, on seeds and base policies that the first did not have: ",
             Link(name, f"../{name}/report.md"),
-            f". Claims, metrics, windows and margins are the same. {tally(table, again).capitalize()}. {DEFINITIONS}",
+            ". Claims, metrics, windows and margins are the same; the number of seeds need not be. "
+            f"{tally(table, again).capitalize()}. {DEFINITIONS}",
         ),
         Table(
             ["", "claim", "verdict", "difference", "n", "verdict again", "difference again", "n again"]

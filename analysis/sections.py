@@ -108,12 +108,18 @@ def written(rows: Sequence[dict], runs: pd.DataFrame) -> str:
         by_commit.setdefault(row["written_commit"], []).append(row["claim"])
     for commit, numbers in by_commit.items():
         date = next(row["written_date"] for row in rows if row["written_commit"] == commit)
-        at = f"at commit {commit[:12]} of {date[:10]}" if commit else "at no commit (changed since the last one)"
+        at = "at no commit (changed since the last one)"
+        if commit:
+            at = f"at commit {commit[:12]} of {_minute(pd.to_datetime(date, utc=True))}"
         parts.append(f"{_listed(numbers)} got {'its' if len(numbers) == 1 else 'their'} present form {at}")
     late = [row["claim"] for row, date in zip(rows, dates, strict=True) if pd.isna(date) or date > started]
-    first = "" if pd.isna(started) else f" The first run started on {started.date().isoformat()}."
+    first = "" if pd.isna(started) else f" The first run started on {_minute(started)}."
     warning = f" {_listed(late)} not known to have stood before the runs: read as exploration." if late else ""
     return "; ".join(parts) + "." + first + warning
+
+
+def _minute(moment: pd.Timestamp) -> str:
+    return f"{moment:%Y-%m-%d %H:%M} UTC"
 
 
 def _listed(numbers: Sequence[int]) -> str:

@@ -39,7 +39,7 @@ def test_a_run_stands_at_its_last_accuracy_and_its_mean_kl_of_the_last_third(sto
     means = sorted((round(line.get_xdata()[0], 2), line.get_ydata()[0]) for line in marked)
     assert means == [(0.12, 0.6), (0.42, 0.9), (2.02, pytest.approx(0.1))]
     told = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert told == ["all runs (n = 6)", "placebo (n = 3)", "beta 0", "beta 0.2"]
+    assert told == ["all runs (n = 3 and 3)", "placebo (n = 3)", "beta 0", "beta 0.2"]
 
 
 def test_without_a_complete_run_there_is_nothing_to_draw(stored):

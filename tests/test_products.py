@@ -81,6 +81,21 @@ def test_a_replication_has_the_claims_and_their_arms_eight_seeds_and_neither_the
     assert not bases[0] & bases[1] and len(bases[0]) == len(bases[1]) == 3
 
 
+def test_a_budget_that_an_ablation_does_not_have_is_refused_with_those_that_it_has():
+    with pytest.raises(Refused, match="no crossing for budget=replication; it has paper, demo, smoke"):
+        crossing._refuse_budget(whole("ablation=reward_hacking", "budget=replication"))
+    with pytest.raises(Refused, match="would write over the results of ablation=length_bias"):
+        crossing._refuse_budget(whole("ablation=length_bias", "budget=replication", "name=length_bias"))
+    crossing._refuse_budget(whole("ablation=length_bias", "budget=replication"))
+
+
+@pytest.mark.parametrize("name", ["length_bias", "difficulty_bias", "kl_placement", "group_size"])
+def test_a_smaller_budget_does_not_write_over_the_full_results(name):
+    assert [composed(f"ablation={name}", f"budget={b}").name for b in ("paper", "demo", "smoke")] == [
+        name, f"{name}_demo", f"{name}_smoke",
+    ]
+
+
 @pytest.mark.parametrize("name", ABLATIONS)
 @pytest.mark.parametrize("budget", ["demo", "smoke"])
 def test_every_smaller_budget_has_arms_of_the_full_one_and_two_at_least(name, budget):

@@ -22,12 +22,13 @@ def test_a_shipped_question_runs_to_its_report_at_the_smallest_budget(name, resu
     print(f"{name}: {spent:.1f} CPU seconds")  # told, and not judged: it is the machine's
     assert told[0] == 0, told
 
-    question, stored = read_question(results, name), load(results, name)
+    name_of = f"{name}_smoke"  # beside the full results, and not over them
+    question, stored = read_question(results, name_of), load(results, name_of)
     assert question.cells and sorted(stored.runs.hash) == sorted(cell["hash"] for cell in question.cells)
     assert set(stored.runs.state) == {"complete"}
-    text = (results / name / "report.md").read_text()
+    text = (results / name_of / "report.md").read_text()
     assert f"{len(question.cells)} of {len(question.cells)} runs are complete" in text and "## Verdict" in text
-    assert all((results / name / file).stat().st_size for file in ("claims.csv", "summary.csv", "report.html"))
+    assert all((results / name_of / file).stat().st_size for file in ("claims.csv", "summary.csv", "report.html"))
 
     # step 0 is the base policy: whatever the arm, one seed's runs start alike
     first = stored.rows[stored.rows.step.eq(0)]

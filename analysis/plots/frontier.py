@@ -19,7 +19,8 @@ def frontier(
     rows: pd.DataFrame, x: str, y: str, strength: str, runs: pd.DataFrame, placebo: Mapping[str, object]
 ) -> Figure:
     """y at the last step against the mean of x over the last third of the steps, x on a logarithmic axis: small points
-    are complete runs, large ones the means of their arms with 95 % t intervals in both directions.
+    are complete runs, large ones the means of their arms with 95 % t intervals in both directions. n: runs of each
+    large point, in the order of `strength`.
 
     strength: the knob told by the marker; what else was swept is told by the colour. placebo: knob -> value of the arm
     that can teach nothing, drawn grey. Raises Absent if no complete run has both.
@@ -57,8 +58,11 @@ def frontier(
     ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
     ax.set(xlabel=axes.label(x, name_of(x)), ylabel=axes.label(y, name_of(y)))
-    n = kind.value_counts()
-    lines = [Line2D([], [], color=colours[label], linewidth=3, label=f"{label} (n = {n[label]})") for label in kinds]
+    n = table.groupby([kind, table[strength].astype(object)]).size()
+    lines = [
+        Line2D([], [], color=colours[label], linewidth=3, label=f"{label} (n = {' and '.join(map(str, n[label]))})")
+        for label in kinds
+    ]
     lines += [
         Line2D(
             [],
