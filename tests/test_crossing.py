@@ -66,6 +66,7 @@ def test_more_seeds_later_run_only_what_is_new(twelve, seedling):
     before = {path: path.stat().st_mtime_ns for path in (results / "single/runs").glob("*/journal.jsonl")}
     code, out, err = ablate(results, *command[:1], "seed=range(0,13)", *command[2:])
     assert code == 0, out + err
+    assert "complete already: " not in out  # none of the complete ones is launched to find that out
     after = {path: path.stat().st_mtime_ns for path in (results / "single/runs").glob("*/journal.jsonl")}
     assert len(after) == 13 and before.items() <= after.items()
 
