@@ -47,20 +47,30 @@ def started(*arguments: str) -> subprocess.Popen:
     )
 
 
-def settled(storage, name: str) -> int:
+def study_of(storage, name: str) -> optuna.Study | None:
+    """Opened once and asked often: to connect to a database takes as long as several trials."""
     try:
-        trials = optuna.load_study(study_name=name, storage=storage()).get_trials(deepcopy=False)
+        return optuna.load_study(study_name=name, storage=storage())
     except (KeyError, optuna.exceptions.StorageInternalError):  # not begun yet, or no tables yet
-        return 0
-    return sum(trial.state.is_finished() for trial in trials)
+        return None
+
+
+def settled(study: optuna.Study | None) -> int:
+    return 0 if study is None else sum(trial.state.is_finished() for trial in study.get_trials(deepcopy=False))
+
+
+def wait_for(count: int, storage, name: str, process: subprocess.Popen) -> None:
+    """Until the search of `process` has this many settled trials."""
+    study = None
+    while settled(study := study or study_of(storage, name)) < count:
+        assert process.poll() is None, process.stdout.read()
+        time.sleep(0.05)
 
 
 def killed_at(count: int, storage, name: str, arguments: list[str]) -> None:
     process = started(*arguments)
     try:
-        while settled(storage, name) < count:
-            assert process.poll() is None, process.stdout.read()
-            time.sleep(0.05)
+        wait_for(count, storage, name, process)
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
@@ -80,7 +90,7 @@ def test_forty_trials_killed_twice_end_at_forty_settled_trials_without_a_duplica
 
     for count in (10, 25):
         killed_at(count, storage, name, arguments)
-    interrupted = settled(storage, name)
+    interrupted = settled(study_of(storage, name))
     assert 25 <= interrupted < TRIALS
     trials = optuna.load_study(study_name=name, storage=storage()).get_trials(deepcopy=False)
     open_ = [trial.number for trial in trials if not trial.state.is_finished()]
@@ -112,9 +122,7 @@ def test_forty_trials_killed_twice_end_at_forty_settled_trials_without_a_duplica
 def test_ctrl_c_ends_every_worker_says_how_to_go_on_and_leaves_nothing_running(results):
     arguments = command("slow", "trials=40", "seeds=1", "workers=2")
     process = started(*arguments)
-    while settled(lambda: opened("journal", results / "search_lr"), "search_lr") < 2:
-        assert process.poll() is None, process.stdout.read()
-        time.sleep(0.05)
+    wait_for(2, lambda: opened("journal", results / "search_lr"), "search_lr", process)
     process.send_signal(signal.SIGINT)
     said, _ = process.communicate(timeout=100)
     assert process.returncode == 130 and "Traceback" not in said
