@@ -72,9 +72,12 @@ def draw(stored: Stored, question: Question, verdicts: Verdicts, folder: Path) -
     asked = [each.y for each in wanted if each.x == STEP]
     costs = [each for each in wanted if each.x != STEP]
     figures, shown = [], set()
+    # Whether it runs at all is not seen better in twenty more figures, nor in vectors, and both are most of the time of
+    # a smoke test.
+    quick = question.budget == "smoke"
 
     def saved(name: str, caption: str, figure: Figure) -> tuple[str, str]:
-        look.save(figure, place, name)
+        look.save(figure, place, name, vector=not quick)
         return caption, f"figures/{name}.png"
 
     if len(verdicts.table) and verdicts.table.n.max() > 0:
@@ -96,8 +99,7 @@ def draw(stored: Stored, question: Question, verdicts: Verdicts, folder: Path) -
         figures.append(saved(name, caption_of, make()))
     rest = [m for m in logged if m not in shown and not m.startswith(("seconds/", LEVEL))]
     constant = _constant(stored.rows, rest)
-    # Whether it runs at all is not seen better in twenty more figures, and they are half of the time of a smoke test.
-    rest = [m for m in rest if m not in dict(constant) and question.budget != "smoke"]
+    rest = [m for m in rest if m not in dict(constant) and not quick]
     size = 4 if how["by"] else 6
     more = []
     for start in range(0, len(rest), size):

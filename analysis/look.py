@@ -123,9 +123,9 @@ def name_of(metric: str) -> tuple[str, str]:
     return WORDS.get(metric, (metric, ""))
 
 
-def save(figure: Figure, folder: Path, name: str) -> list[Path]:
-    """Write name.png (150 dots per inch, 256 colours) and name.pdf (vector), the same bytes for the same figure.
-    Returns both paths."""
+def save(figure: Figure, folder: Path, name: str, vector: bool = True) -> list[Path]:
+    """Write name.png (150 dots per inch, 256 colours) and, if `vector`, name.pdf; the same bytes for the same figure.
+    Returns their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     files = [folder / f"{name}.png", folder / f"{name}.pdf"]
     with rc_context(SETTINGS):
@@ -134,6 +134,8 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
         Image.open(pixels).convert("RGB").quantize(256).save(
             files[0], optimize=True
         )  # a third of the size, for the repository
+        if not vector:
+            return files[:1]
         figure.set_layout_engine("none")  # the places found for the first file serve for the second
         figure.savefig(files[1], dpi=150, metadata={"CreationDate": None, "Producer": None, "Creator": None})
     return files

@@ -54,13 +54,13 @@ def _part(folder: Path, name: str, given: Mapping[str, Any], budget: str) -> Par
     return Part(name, known, points.assign(holds=points.holds.eq("yes")), "")
 
 
-def drawn(parts: Sequence[Part], ablation: Path) -> dict[str, str]:
+def drawn(parts: Sequence[Part], ablation: Path, vector: bool = True) -> dict[str, str]:
     """Draw and save the figure of every part that was measured -> part -> path within the ablation's folder."""
     files = {}
     for part in parts:
         if len(part.points):
             figure = plots.predicted(part.points, part.about["x"], part.about["y"])
-            look.save(figure, ablation / "figures", f"predicted_{part.name}")
+            look.save(figure, ablation / "figures", f"predicted_{part.name}", vector)
             files[part.name] = f"figures/predicted_{part.name}.png"
     return files
 

@@ -126,7 +126,7 @@ def report(
     folder = results / name
     figures = drawn.draw(stored, question, verdicts, folder)
     parts = predictions.read(folder, question.predictions, question.budget)
-    curves = predictions.drawn(parts, folder)  # after the others, which begin with an empty folder
+    curves = predictions.drawn(parts, folder, vector=question.budget != "smoke")  # the others empty the folder first
     sampled = answers.chosen(results, name, stored.runs)
     counted = evaluated.read(results, name, stored.runs)
     kept.write(folder, stored.rows, stored.runs, stored.knobs)
