@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.serialization import get_unsafe_globals_in_checkpoint
 
 MAGIC = b"ablations checkpoint 1 sha256 "
 KEPT = 2  # the last one, and the one before it in case the disk damaged the last
@@ -28,14 +29,20 @@ def save(folder: Path | str, step: int, values: Mapping[str, Any]) -> Path:
     """Write `values` (tensors, numbers, text, lists, tuples, mappings) as the checkpoint of a step -> its file.
 
     Older ones beyond the last two are removed, after the new one is in place. Raises OSError with the file's name, and
-    then what was there before is untouched.
+    TypeError for values that `load` would not read back, by their classes; then what was there before is untouched.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     buffer = io.BytesIO()
     torch.save(dict(values), buffer)
-    content = buffer.getbuffer()
     path = folder / f"step-{step:06d}.ckpt"
+    buffer.seek(0)
+    if strange := get_unsafe_globals_in_checkpoint(buffer):
+        raise TypeError(
+            f"{path} cannot hold {', '.join(sorted(strange))}: only tensors, numbers, text, lists, tuples and mappings "
+            "are read back. Let the state_dict of what a run remembers consist of those."
+        )
+    content = buffer.getbuffer()
     aside = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:
         with open(aside, "wb") as file:
@@ -92,6 +99,11 @@ def latest(folder: Path | str, misfit: Callable[[Mapping[str, Any]], str]) -> tu
 def newest_first(folder: Path | str) -> list[Path]:
     """The finished checkpoints of a folder."""
     return sorted(Path(folder).glob("step-*.ckpt"), reverse=True)
+
+
+def saved_step(folder: Path | str) -> int:
+    """The step of the newest finished checkpoint, by its name; 0 without one."""
+    return next((int(path.stem.rpartition("-")[2]) for path in newest_first(folder)), 0)
 
 
 def _flush_names(folder: Path) -> None:

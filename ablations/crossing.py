@@ -114,7 +114,8 @@ def start(config: DictConfig, only: Set[str] | None = None) -> tuple[Crossing, l
     predictions = resolved.get("predictions") or {}
     measured.refuse(predictions, resolved.get("budget", ""))
     if config.dry_run:
-        predicted = forecast.sentence(results, [configs[hashed] for hashed in open_], processes(config))
+        left = [(configs[cell.hash], cell.folder) for cell in crossing.cells if cell.hash in open_]
+        predicted = forecast.sentence(results, left, forecast.processes(config.hydra.launcher))
         there = measured.listed(results / crossing.name, predictions, resolved.get("budget", ""))
         print("\n".join(filter(None, [table(crossing.cells), predicted, there, "Nothing was started."])))
         sys.exit(0)
@@ -163,12 +164,6 @@ def prepare_store(crossing: Crossing) -> None:
     work = functools.partial(tracking.prepare, crossing.results, crossing.tracking, crossing.name)
     tracking.warm(crossing.tracking)
     isolation.apart(work) if isolation.POSSIBLE else work()
-
-
-def processes(config: DictConfig) -> int:
-    """How many cells run at the same time, as far as the launcher says it: n_jobs of joblib, else all cores."""
-    given = config.hydra.launcher.get("n_jobs") or -1
-    return given if given > 0 else os.cpu_count() or 1
 
 
 def refuse_absent(config: DictConfig) -> bool:

@@ -1,6 +1,7 @@
 """What a crossing will cost, from the step times of runs like it that are on disk."""
 
 import json
+import os
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,8 +9,10 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from ablations import checkpoint
 from ablations.identity import canonical
 from ablations.journal import TIMING, read_rows
+from ablations.status import CHECKPOINTS
 
 # What the time of a step depends on; runs that agree in these are alike, whatever their rewards and losses are.
 DECIDING = ("task", "model", "rollout", "update", "evaluate")
@@ -32,31 +35,50 @@ def step_seconds(results: Path, config: Mapping[str, Any]) -> tuple[float, int] 
     return (statistics.median(means), len(means)) if means else None
 
 
-def sentence(results: Path, configs: Sequence[Mapping[str, Any]], processes: int) -> str:
-    """The predicted cost of runs with these configs, `processes` at a time."""
-    if not configs:
+def sentence(results: Path, runs: Sequence[tuple[Mapping[str, Any], Path]], processes: int | None) -> str:
+    """The predicted cost of what is left of runs, (config, folder) each, `processes` at a time; None: nobody knows how
+    many there is room for. A run goes on from its last checkpoint."""
+    if not runs:
         return "Nothing is left to run."
-    total, sources = 0.0, 0
-    for key, group in _grouped(configs).items():
-        measured = step_seconds(results, group[0])
+    total, sources, saved = 0.0, 0, 0
+    for key, group in _grouped(runs).items():
+        measured = step_seconds(results, group[0][0])
         if measured is None:
             return (
-                f"The cost of {len(configs)} runs cannot be predicted: no run like them ({', '.join(json.loads(key))}) "
+                f"The cost of {len(runs)} runs cannot be predicted: no run like them ({', '.join(json.loads(key))}) "
                 "was measured yet. Let one of them run, and ask again."
             )
-        total += measured[0] * sum(config["steps"] for config in group)
+        done = [checkpoint.saved_step(folder / CHECKPOINTS) for _, folder in group]
+        total += measured[0] * sum(config["steps"] - step for (config, _), step in zip(group, done, strict=True))
         sources += measured[1]
-    wall = total / min(processes, len(configs))
+        saved += sum(step > 0 for step in done)
+    begun = f" ({saved} of them from a checkpoint)" if saved else ""
+    at_once = f", {spoken(total / min(processes, len(runs)))} with {processes} at a time" if processes else ""
     return (
-        f"Predicted: {spoken(total)} of one core for {len(configs)} runs, {spoken(wall)} with {processes} at a time "
+        f"Predicted: {spoken(total)} of one core for {len(runs)} runs{begun}{at_once} "
         f"(from the step times of {sources} runs like these; base policies and start-up not counted)."
     )
 
 
-def _grouped(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
-    groups: dict[str, list[Mapping[str, Any]]] = {}
-    for config in configs:
-        groups.setdefault(json.dumps(_alike(config), sort_keys=True), []).append(config)
+def processes(launcher: Mapping[str, Any]) -> int | None:
+    """How many runs a launcher of `conf/hydra/launcher` starts at a time, as far as its settings say: Slurm its
+    array_parallelism, a local Ray as many as have cores, joblib its n_jobs or one for every core. None: it asks a
+    cluster, which alone knows."""
+    cores = os.cpu_count() or 1
+    if "array_parallelism" in launcher:
+        return launcher["array_parallelism"]
+    if ray := launcher.get("ray"):
+        if ray["init"].get("address"):
+            return None
+        return max(1, int((ray["init"].get("num_cpus") or cores) / (ray["remote"].get("num_cpus") or 1)))
+    given = launcher.get("n_jobs") or -1
+    return given if given > 0 else cores
+
+
+def _grouped(runs: Sequence[tuple[Mapping[str, Any], Path]]) -> dict[str, list[tuple[Mapping[str, Any], Path]]]:
+    groups: dict[str, list[tuple[Mapping[str, Any], Path]]] = {}
+    for config, folder in runs:
+        groups.setdefault(json.dumps(_alike(config), sort_keys=True), []).append((config, folder))
     return groups
 
 

@@ -205,7 +205,8 @@ def _rows(value, rows: Tensor):
 
 
 def examples(tensors: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The answers in readable form."""
+    """The answers in readable form: plain text, whatever classes of texts or numbers a task has, since they go into
+    files that whoever reads them may not have the classes for."""
     columns = (
         tensors["problems"],
         tensors["texts"],
@@ -215,8 +216,8 @@ def examples(tensors: Mapping[str, Any]) -> list[dict[str, Any]]:
     )
     return [
         {
-            "prompt": p.prompt,
-            "gold": p.answer,
+            "prompt": str(p.prompt),
+            "gold": str(p.answer),
             "level": p.level,
             "text": text,
             "reward": reward,

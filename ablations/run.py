@@ -124,7 +124,7 @@ def run(cfg: DictConfig, overrides: list[str], watch: Watch = None) -> str:
     refuse_store(results, config["machine"]["tracking"])
     cell = crossing.cell_of(config, overrides, results)
     if cfg.dry_run:
-        left = [] if status(cell.folder)["state"] == "complete" else [config]
+        left = [] if status(cell.folder)["state"] == "complete" else [(config, cell.folder)]
         print(f"{table([cell])}\n{forecast.sentence(results, left, 1)}\nNothing was started.", flush=True)
         return "complete"
     cell.folder.mkdir(parents=True, exist_ok=True)

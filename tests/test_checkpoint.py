@@ -5,14 +5,17 @@ import os
 import signal
 import subprocess
 import sys
+from fractions import Fraction
 
 import pytest
 import torch
 from test_run import QUICK, base, composed  # noqa: F401  (base is a fixture)
 
-from ablations import checkpoint, run
+from ablations import checkpoint, journal, rollout, run
 from ablations.journal import Journal
 from ablations.status import CHECKPOINTS, status
+from ablations.tasks.problem import Problem
+from ablations.tasks.prompt import Conversation
 
 SETTINGS = {
     "plain": [],
@@ -167,12 +170,34 @@ def test_a_full_disk_leaves_the_last_checkpoint_whole_and_the_error_names_the_fi
     assert checkpoint.load(tmp_path / "step-000001.ckpt")["a"].tolist() == [1, 1, 1]
 
 
-def test_reading_a_checkpoint_cannot_run_code(tmp_path, monkeypatch):
-    class Evil:
-        def __reduce__(self):
-            return os.mkdir, (str(tmp_path / "made"),)
+class Evil:
+    def __init__(self, folder):
+        self.folder = str(folder)
 
-    path = checkpoint.save(tmp_path, 1, {"a": Evil()})
+    def __reduce__(self):
+        return os.mkdir, (self.folder,)
+
+
+def test_a_checkpoint_that_could_not_be_read_back_is_refused_when_it_is_written(tmp_path):
+    checkpoint.save(tmp_path, 1, {"a": 1})
+    with pytest.raises(TypeError, match=r"step-000002\.ckpt cannot hold fractions\.Fraction: only tensors"):
+        checkpoint.save(tmp_path, 2, {"a": [Fraction(1, 2)]})
+    assert os.listdir(tmp_path) == ["step-000001.ckpt"]
+
+
+def test_reading_a_checkpoint_cannot_run_code(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "get_unsafe_globals_in_checkpoint", lambda _: [])  # as somebody else writes it
+    path = checkpoint.save(tmp_path, 1, {"a": Evil(tmp_path / "made")})
     with pytest.raises(checkpoint.Damaged, match=r"step-000001\.ckpt"):
         checkpoint.load(path)
     assert not (tmp_path / "made").exists()
+
+
+def test_answers_to_prompts_and_with_golds_of_any_class_are_kept_as_text(tmp_path):
+    """A prompt for a chat template is a class of text of its own, and a user's task may have numbers as answers."""
+    asked = Problem("a", Conversation(("system", "Be brief."), ("user", "1/4+1/4")), Fraction(1, 2), 1)
+    columns = {"problems": [asked], "texts": ["1/2"], "total": torch.ones(1)}
+    kept = rollout.examples(columns | {"lengths": torch.tensor([3]), "truncated": torch.tensor([False])})
+    read = checkpoint.load(checkpoint.save(tmp_path, 1, {"examples": kept}))["examples"]
+    assert [(row["prompt"], row["gold"]) for row in read] == [("system: Be brief.\nuser: 1/4+1/4", "1/2")]
+    journal.write_examples(tmp_path / "rollouts.parquet", read)
