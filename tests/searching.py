@@ -126,6 +126,11 @@ def levels(config) -> list[float]:
     return [0.1, 0.9 - 0.2 * grid_place(config) - config["seed"] / 100]
 
 
+def flat(config) -> list[float]:
+    """Twenty steps at one height: the smaller the learning rate, the higher."""
+    return [0.1] + [1 - 100 * config["optimizer"]["lr"]] * 20
+
+
 def rescaled_curve(config) -> list[float]:
     """Accuracy by the step that is taken: under the constant a tenth of the learning rate."""
     step = config["optimizer"]["lr"] * (0.1 if config["aggregate"]["_target_"].endswith("constant") else 1)
@@ -138,7 +143,7 @@ synthetic = by(curve)
 two_levels = by(levels)
 nan, nothing_but_nan, infinite, raising = by(one_is_nan), by(all_are_nan), by(one_is_infinite), by(two_raise)
 zero, luck, killing, always_killing = by(the_second_is_zero), by(lucky), by(deadly), by(always_deadly)
-slow = by(curve, sleep=0.03)
+slow, level = by(curve, sleep=0.03), by(flat)
 
 
 # --- searches for tests ----------------------------------------------------------------------------------------------

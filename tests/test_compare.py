@@ -13,7 +13,7 @@ from analysis.report import cli, watch
 
 @pytest.fixture(autouse=True)
 def no_pictures(monkeypatch):
-    monkeypatch.setattr(look, "save", lambda figure, folder, name: [])
+    monkeypatch.setattr(look, "save", lambda figure, folder, name, vector=True: [])
 
 
 def two(folder, first=(2.0, 2.2, 1.9, 2.1, 2.3), second=(2.1, 2.0, 2.2, 1.8, 2.2), *, claims=(CLAIM,)):

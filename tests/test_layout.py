@@ -130,7 +130,7 @@ COSTS = [{"y": "m", "x": "seconds"}, "m", {"y": "m", "x": "samples"}, {"y": "m",
 
 def test_a_figure_against_a_cost_is_drawn_captioned_and_named_by_both(tmp_path, monkeypatch):
     saved = []
-    monkeypatch.setattr(look, "save", lambda figure, folder, name: saved.append((name, figure)))
+    monkeypatch.setattr(look, "save", lambda figure, folder, name, vector=True: saved.append((name, figure)))
     text, _ = made(tmp_path, little(), CLAIM, figures=COSTS)
     assert read_question(tmp_path, "x").figures == [
         Asked("m", "seconds"),

@@ -23,7 +23,7 @@ NOTHING, NOISE = (0.02, -0.03, 0.01, -0.02, 0.03), (3.0, -2.0, 1.0, -2.0, 2.0)
 
 @pytest.fixture(autouse=True)
 def no_pictures(monkeypatch):
-    monkeypatch.setattr(look, "save", lambda figure, folder, name: [])
+    monkeypatch.setattr(look, "save", lambda figure, folder, name, vector=True: [])
 
 
 def both(folder, first=CLEAR, second=CLEAR, *, claims=(CLAIM,), again=None):

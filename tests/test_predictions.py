@@ -216,7 +216,7 @@ def test_the_report_has_the_section_after_its_figures_and_a_clone_makes_the_same
 
 
 def test_a_report_without_predictions_has_no_such_section(results, folder, monkeypatch):
-    monkeypatch.setattr(look, "save", lambda figure, folder, name: [])
+    monkeypatch.setattr(look, "save", lambda figure, folder, name, vector=True: [])
     cells = little()
     write(results, "x", cells)
     write_question(results, "x", [CLAIM], cells)

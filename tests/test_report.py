@@ -49,7 +49,7 @@ def whole(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def no_pictures(monkeypatch):
     """Writing pictures takes most of a report's time; `whole` has them, the rest is about words and numbers."""
-    monkeypatch.setattr(look, "save", lambda figure, folder, name: [])
+    monkeypatch.setattr(look, "save", lambda figure, folder, name, vector=True: [])
 
 
 def test_the_verdict_comes_first_in_one_sentence_with_its_interval(whole):

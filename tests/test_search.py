@@ -171,6 +171,23 @@ def test_only_trials_of_dead_workers_are_taken_over(planned, results):
     assert [(t.number, t.params) for t in again] == [(t.number, t.params) for t in (mine, elsewhere)]
 
 
+@pytest.mark.parametrize("storage", ["journal", "sqlite"])
+def test_a_worker_that_is_killed_while_it_draws_a_point_is_known_to_be_dead(
+    storage, planned, results, monkeypatch, tmp_path
+):
+    """In a database anybody may be in the middle of it, so the trial itself must say who is."""
+    url = storage if storage == "journal" else f"sqlite:///{tmp_path}/study.db"
+    plan = planned(*command("synthetic", "trials=4", f"storage={url}"))
+    study = studies.begin(plan)
+    with studies.owning(study, plan) as (owner, _), monkeypatch.context() as patched:
+        patched.setattr(optuna.Trial, "_suggest", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            studies.ask(study, plan, owner)
+        (trial,) = study.get_trials()
+        assert trial.state == TrialState.RUNNING and trial.user_attrs["owner"] == owner
+    assert studies.requeue(study, plan) == studies.waiting(study) == [0]
+
+
 @pytest.mark.slow
 def test_another_search_under_the_same_name_is_refused_with_what_changed(run):
     assert run(*command("synthetic", "trials=2", "seeds=1"))[0] == 0
@@ -219,6 +236,40 @@ def test_over_seeds_a_point_that_is_worse_with_every_seed_is_pruned(run, results
     worse = [min(place[: number + 1]) < place[number] for number in range(4)]
     assert any(worse) and [trial.state == TrialState.PRUNED for trial in trials] == worse
     assert all(4 <= len(trial.user_attrs["scores"]) < 6 for trial, pruned in zip(trials, worse, strict=True) if pruned)
+
+
+MANY = ["sampler=grid", "search.space.lr.points=18", "trials=18", "seeds=1", "workers=1"]
+RUNGS = (2, 6, 18)  # a first cut after two steps, and one third goes on at each
+
+
+def halved(heights: list[float]) -> list[int]:
+    """The step at which each of these trials, one after the other, is cut; 20: never. A third of those that have come
+    to a rung so far goes on from it, or the best of fewer than three (Li et al. 2018, arXiv:1810.05934, alg. 2)."""
+    cut, there = [], {rung: [] for rung in RUNGS}
+    for height in heights:
+        for rung in RUNGS:
+            there[rung].append(height)
+            if sum(other > height for other in there[rung]) >= max(1, len(there[rung]) // 3):
+                cut.append(rung)
+                break
+        else:
+            cut.append(20)
+    return cut
+
+
+@pytest.mark.parametrize(("pruner", "cut"), [("successive_halving", halved), ("hyperband", None)])
+def test_at_each_rung_a_third_of_the_trials_goes_on(pruner, cut, run, results):
+    assert run(*command("level", *MANY, f"pruner={pruner}", "search.pruner.make.min_resource=2"))[0] == 0
+    trials = stored(results / "search_lr")
+    heights = [-trial.params["optimizer.lr"] for trial in trials]
+    ends = [max(trial.intermediate_values) for trial in trials]
+    assert [trial.state == TrialState.PRUNED for trial in trials] == [end < 20 for end in ends]
+    if cut:
+        assert ends == cut(heights) and set(ends) == {2, 6, 20}
+    else:  # in three brackets whose first rungs differ: who is cut is worse than another of its bracket
+        assert {2, 6, 20} <= set(ends) <= {*RUNGS, 20}
+        worse = [any(other > height for other in heights[:n]) for n, height in enumerate(heights)]
+        assert all(worse[n] for n, end in enumerate(ends) if end < 20) and ends[heights.index(max(heights))] == 20
 
 
 # --- points -----------------------------------------------------------------------------------------------------------

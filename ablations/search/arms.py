@@ -86,9 +86,9 @@ def _best(config: DictConfig, searched: Plan):
         if done < searched.budget:
             print(command.told(searched, done, [], confirms=False), flush=True)
         return confirm.best(study) if done >= searched.budget else None
-    lost = studies.requeue(study, searched)
+    studies.requeue(study, searched)
     if done < searched.budget:
-        print(command.told(searched, done, lost, confirms=False), flush=True)
+        print(command.told(searched, done, studies.waiting(study), confirms=False), flush=True)
         workers.apart(command.mirror.prepare, searched)
         if not command.searched(searched, study, _starter(searched, config)):
             return None

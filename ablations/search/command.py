@@ -63,8 +63,8 @@ def _starter(plan: Plan, cfg: DictConfig, arguments: Sequence[str]) -> Callable[
 def conducted(plan: Plan, start: Callable[[str], None]) -> int:
     """The whole search -> exit code: 0, 1 if a run failed, 130 if it was interrupted."""
     study = studies.begin(plan)
-    lost = studies.requeue(study, plan)
-    print(told(plan, len(studies.settled(study)), lost), flush=True)
+    studies.requeue(study, plan)
+    print(told(plan, len(studies.settled(study)), studies.waiting(study)), flush=True)
     workers.apart(mirror.prepare, plan)
     try:
         if not searched(plan, study, start):
@@ -85,7 +85,7 @@ def searched(plan: Plan, study: Study, start: Callable[[str], None]) -> bool:
             studies.dispose(study)
             start(workers.SEARCH)
             studies.requeue(study, plan, deaths=True)
-            if len(studies.settled(study)) == before and not _waiting(study):
+            if len(studies.settled(study)) == before and not studies.waiting(study):
                 break
     done = studies.settled(study)
     written.write(plan, study, [])
@@ -101,10 +101,6 @@ def searched(plan: Plan, study: Study, start: Callable[[str], None]) -> bool:
         workers.apart(mirror.catch_up, plan)
         return False
     return True
-
-
-def _waiting(study: Study) -> bool:
-    return bool(study.get_trials(deepcopy=False, states=(TrialState.WAITING,)))
 
 
 def _confirmed(plan: Plan, study: Study, start: Callable[[str], None]) -> list[confirm.Confirmed]:

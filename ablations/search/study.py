@@ -20,7 +20,7 @@ from filelock import FileLock, Timeout
 from optuna import Study
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from ablations.contradictions import Refused
 from ablations.search import plan as plans
@@ -116,12 +116,32 @@ def ask(study: Study, plan: Plan, owner: Mapping[str, Any]) -> FrozenTrial | Non
             trials = study.get_trials(deepcopy=False)
             if len(trials) >= plan.budget and not any(trial.state == TrialState.WAITING for trial in trials):
                 return None
-            trial = study.ask(plan.space.distributions)
-            trial.set_user_attr("owner", dict(owner))
+            trial = _owned(study, plan, dict(owner))
             if trial.number < plan.budget:
                 return study._storage.get_trial(trial._trial_id)
             trial.set_user_attr("surplus", True)
             study.tell(trial, state=TrialState.FAIL)
+
+
+def _owned(study: Study, plan: Plan, owner: dict[str, str]) -> Trial:
+    """study.ask(), with the owner written down as the trial is made, and not after it: of a worker that is killed in
+    between nobody would know that it is dead."""
+    study._thread_local.cached_all_trials = None  # as study.ask() does: other workers have told something since
+    known = study._pop_waiting_trial_id()
+    if known is None:
+        blank = create_trial(state=TrialState.RUNNING, user_attrs={"owner": owner})
+        trial = Trial(study, study._storage.create_new_trial(study._study_id, template_trial=blank))
+    else:  # the owner that it has is dead, so it goes back to the queue if this one dies here
+        trial = Trial(study, known)
+        trial.set_user_attr("owner", owner)
+    for name, distribution in plan.space.distributions.items():
+        trial._suggest(name, distribution)
+    return trial
+
+
+def waiting(study: Study) -> list[int]:
+    """Numbers of the trials in the queue."""
+    return [trial.number for trial in study.get_trials(deepcopy=False, states=(TrialState.WAITING,))]
 
 
 def requeue(study: Study, plan: Plan, deaths: bool = False) -> list[int]:
@@ -149,8 +169,6 @@ def requeue(study: Study, plan: Plan, deaths: bool = False) -> list[int]:
 def _abandoned(trial: FrozenTrial, plan: Plan) -> bool:
     """On this machine the lock of a worker says whether it lives; on another one, its last sign of life does."""
     owner = trial.user_attrs.get("owner")
-    if owner is None and plan.storage == "journal":
-        return True  # killed while it asked: it would hold the lock that the caller holds
     if owner is not None and owner["host"] == HOST:
         if not Path(owner["lock"]).is_file():  # a worker takes its lock away when it ends
             return True
