@@ -13,7 +13,7 @@ CLAIM_A_GAIN = {"difficulty_bias", "group_size", "kl_placement"}  # over a rewar
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("name", ["length_bias", *sorted(CLAIM_A_GAIN)])
+@pytest.mark.parametrize("name", ["aggregate_tuned", "length_bias", "reward_hacking", *sorted(CLAIM_A_GAIN)])
 def test_a_shipped_question_runs_to_its_report_at_the_smallest_budget(name, results):
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     told = ablate(results, f"ablation={name}", "budget=smoke", "machine.tracking=none", "machine.progress=false")
