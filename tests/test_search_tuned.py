@@ -16,9 +16,9 @@ CELL = [*ARM, "optimizer.lr=tuned", "seed=20", "ablation=aggregate_tuned", "budg
 @pytest.fixture
 def found(results):
     """What a search left: the constant is best at 2e-3."""
-    (results / "aggregate_tuned").mkdir(parents=True)
+    (results / "aggregate_tuned_smoke").mkdir(parents=True)
     point = {"aggregate=constant scale=none": {"point": {"optimizer.lr": 2e-3}}}
-    OmegaConf.save(OmegaConf.create(point), results / "aggregate_tuned" / tuned.FILE)
+    OmegaConf.save(OmegaConf.create(point), results / "aggregate_tuned_smoke" / tuned.FILE)
 
 
 def hashed(cfg) -> str:
@@ -48,7 +48,7 @@ def test_the_command_in_the_folder_of_a_run_trains_the_same_without_the_search(f
     cfg = tuned.applied(composed(*CELL), CELL)
     again = tuned.written(cfg, CELL)
     assert "optimizer.lr=0.002" in again and not any(text.endswith("=tuned") for text in again)
-    (results / "aggregate_tuned" / tuned.FILE).unlink()
+    (results / "aggregate_tuned_smoke" / tuned.FILE).unlink()
     assert hashed(tuned.applied(composed(*again), again)) == hashed(cfg)
 
 
@@ -92,7 +92,7 @@ def test_an_arm_that_only_rescales_the_step_wins_at_a_shared_learning_rate_and_n
     """A made-up trainer in which one aggregation does nothing but divide the step by 10."""
     config, cells = crossing()
     assert arms.tune(config, cells)
-    best = OmegaConf.load(results / "aggregate_tuned" / tuned.FILE)
+    best = OmegaConf.load(results / "aggregate_tuned_smoke" / tuned.FILE)
     lr = {name: best[f"aggregate={name} scale=none"].point["optimizer.lr"] for name in ("sequence_mean", "constant")}
     assert lr["constant"] / lr["sequence_mean"] == pytest.approx(10, rel=0.9)  # a step of the grid is a factor of 1.9
     for seed in (20, 21):
@@ -100,7 +100,7 @@ def test_an_arm_that_only_rescales_the_step_wins_at_a_shared_learning_rate_and_n
         at_best = accuracy(lr["sequence_mean"], "sequence_mean", seed) - accuracy(lr["constant"], "constant", seed)
         assert shared > 0.07 and abs(at_best) < 0.03
     for name in lr:
-        folder = results / "aggregate_tuned" / "tune" / f"{name}-none"
+        folder = results / "aggregate_tuned_smoke" / "tune" / f"{name}-none"
         assert len((folder / "trials.csv").read_text().splitlines()) == 8 and (folder / "figures/history.png").is_file()
 
 
@@ -129,4 +129,4 @@ def test_a_dry_run_says_what_would_be_tuned_and_leaves_nothing(hydra, results, c
     assert arms.tune(config, cells) is False
     said = capsys.readouterr().out
     assert said.count("7 trials of optimizer.lr") == 2 and said.count("Budget: 7 trials x 1 seeds, of 3 steps") == 2
-    assert not (results / "aggregate_tuned").exists()
+    assert not (results / "aggregate_tuned_smoke").exists()
