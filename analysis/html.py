@@ -13,7 +13,7 @@ from PIL import Image
 
 from analysis.page import Block, as_parts
 
-SHORT = 18  # characters of a cell that is kept on one line: an interval
+SHORT = 18  # characters of a cell that is kept on one line: an interval, a number
 SCALE = 0.8  # of a figure's dots to CSS pixels: its text then has the size of the page's
 
 TEMPLATES = jinja2.Environment(
@@ -36,7 +36,7 @@ def page(title: str, blocks: Sequence[Block], folder: Path, *, refresh: int = 0)
         parts=as_parts,
         picture=lambda file: embedded(folder / file),
         width=lambda file: width(folder / file),
-        short=lambda cell: isinstance(cell, str) and len(cell) <= SHORT,
+        short=lambda cell: isinstance(cell, str | int) and len(str(cell)) <= SHORT,
     )
 
 

@@ -123,6 +123,11 @@ def name_of(metric: str) -> tuple[str, str]:
     return WORDS.get(metric, (metric, ""))
 
 
+def begin(sentence: str) -> str:
+    """With a capital, and the capitals that it has (str.capitalize makes KL kl)."""
+    return sentence[:1].upper() + sentence[1:]
+
+
 def save(figure: Figure, folder: Path, name: str, vector: bool = True) -> list[Path]:
     """Write name.png (150 dots per inch, 256 colours) and, if `vector`, name.pdf; the same bytes for the same figure.
     Returns their paths."""

@@ -73,6 +73,15 @@ def test_the_file_needs_no_network_and_no_other_file(nasty):
     assert "default-src 'none'" in policy
 
 
+def test_a_caption_keeps_the_capitals_of_its_metrics(nasty):
+    assert "KL to the base policy, k3" in nasty[1] and "l to the base policy" not in nasty[1]
+
+
+def test_the_number_of_a_claim_stays_on_one_line(tmp_path):
+    shown = html.page("t", [Table(["", "claim"], [(10, "says")], main=1)], tmp_path)
+    assert '<td class="short" data-label="">10</td>' in shown
+
+
 def test_both_forms_of_the_report_say_the_same(nasty):
     titles = [line.lstrip("# ") for line in (nasty[0] / "report.md").read_text().splitlines() if line.startswith("#")]
     assert titles == re.findall(r"<h[123]>(.*?)</h", nasty[1])

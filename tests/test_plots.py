@@ -218,6 +218,22 @@ def test_claims_without_a_pair_are_not_drawn_and_a_forest_of_none_is_refused(tmp
         plots.forest(empty, found.pairs)
 
 
+def test_long_names_of_arms_leave_a_forest_its_axis(tmp_path):
+    found = verdicts(tmp_path, crossing(seeds=6, steps=12), *[ACCURACY_CLAIM] * 3, LENGTH_CLAIM | {"window": [5, 12]})
+    arms = {"x": "beta=0.04 placement=reward_before_baseline kl=k1", "y": "beta=0 placement=none kl=k3"}
+    figure = plots.forest(found.table.assign(**arms, where="reward=correctness"), found.pairs)
+    every_text_can_be_read(figure)
+    assert all(ax.get_position().width > 1 / 3 for ax in figure.axes)  # of the figure, or the ticks touch each other
+
+
+def test_names_of_three_lines_stand_apart_in_a_ladder(tmp_path):
+    knobs = {"kl": "k1", "placement": "reward_before_baseline", "reward": "correctness"}
+    runs = [Cell(knobs | {"beta": beta}, 0, {"m": {0: 0.0, 1: float(beta)}}) for beta in ("0.04", "0.2", "0.5")]
+    runs.append(Cell(knobs | {"beta": "0", "kl": "k3", "placement": "none", "reward": "random"}, 0, {"m": {1: 0.1}}))
+    data = stored(tmp_path, runs)
+    every_text_can_be_read(plots.ladder(data.rows, "m", "arm", data.runs))
+
+
 def everything(tmp_path):
     big = crossing(
         arms=("sequence_mean", "token_mean", "constant"),

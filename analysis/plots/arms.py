@@ -55,12 +55,14 @@ def ladder(
     """
     values = per_run(rows, metric, runs, window)
     names, _ = short_names(list(map(str, arms_of(runs, arm)))) if arm == "arm" else ({}, "")
+    names = {name: textwrap.fill(str(names.get(str(name), name)), 40) for name in arms_of(runs, arm)}
+    pitch = max(0.36, 0.04 + 0.13 * max(name.count("\n") + 1 for name in names.values()))  # inches, by the tallest name
     styles = styles or arm_styles(arms_of(runs, arm))
     start = rows[rows.metric.eq(metric) & rows.step.eq(rows.step.min())]
     groups = groups_of(runs, by)
     sizes = [own[arm].astype(object).nunique() for _, own in groups]
     with rc_context(SETTINGS):
-        figure = Figure(figsize=(7.4, 0.7 + sum(0.3 + 0.36 * size for size in sizes)), layout="constrained")
+        figure = Figure(figsize=(7.4, 0.7 + sum(0.3 + pitch * size for size in sizes)), layout="constrained")
         panels = figure.subplots(
             len(groups), 1, squeeze=False, sharex=True, gridspec_kw={"height_ratios": [size + 0.6 for size in sizes]}
         )[:, 0]
@@ -124,7 +126,7 @@ def _rungs(ax: Axes, values: pd.DataFrame, runs: pd.DataFrame, arm: str, styles:
             fontsize=7.5,
             color="#444444",
         )
-    ax.set_yticks(range(len(order)), [textwrap.fill(str(names.get(str(name), name)), 40) for name in order])
+    ax.set_yticks(range(len(order)), [names[name] for name in order])
     ax.tick_params(axis="y", length=0)
     ax.grid(axis="y", visible=False)
     ax.set_ylim(-0.6, len(order) - 0.4)

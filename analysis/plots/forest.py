@@ -25,6 +25,7 @@ EXPECTED = {
     "identical": "expected identical",
 }
 UNDECIDED = ("#777777", "o")
+LONG = 48  # characters of two arms that fit beside each other
 
 
 def forest(table: pd.DataFrame, pairs: pd.DataFrame) -> Figure:
@@ -37,8 +38,10 @@ def forest(table: pd.DataFrame, pairs: pd.DataFrame) -> Figure:
     if not len(shown):
         raise ValueError("No claim has a pair of complete runs; there is nothing to draw.")
     groups = [group for _, group in shown.groupby("metric", sort=False)]
+    lines = max(_label(row).count("\n") + 1 for row in shown.to_dict("records"))
+    pitch = max(0.5, 0.1 + 0.13 * lines)  # inches of a claim, by the tallest label
     with rc_context(SETTINGS):
-        figure = Figure(figsize=(7.4, 0.3 + sum(0.62 + 0.5 * len(group) for group in groups)), layout="constrained")
+        figure = Figure(figsize=(7.4, 0.3 + sum(0.62 + pitch * len(group) for group in groups)), layout="constrained")
         panels = figure.subplots(
             len(groups), 1, squeeze=False, gridspec_kw={"height_ratios": [0.5 + len(group) for group in groups]}
         )
@@ -88,14 +91,7 @@ def _forest_panel(ax: Axes, group: pd.DataFrame, pairs: pd.DataFrame) -> None:
             color=colour,
             linespacing=1.25,
         )
-        steps = (
-            f"step {row['first_step']}"
-            if row["first_step"] == row["last_step"]
-            else f"steps {row['first_step']}–{row['last_step']}"
-        )
-        expected = EXPECTED[row["expect"]].format(row["target"])
-        lines = [f"{row['claim']}. {row['x']} − {row['y']}", row["where"], f"{steps}, {expected}"]
-        labels.append("\n".join(filter(None, lines)))
+        labels.append(_label(row))
     ax.axvline(0, color="#333333", linewidth=0.9, zorder=1)
     ax.set_yticks(places, labels)
     ax.tick_params(axis="y", length=0)
@@ -104,3 +100,17 @@ def _forest_panel(ax: Axes, group: pd.DataFrame, pairs: pd.DataFrame) -> None:
     ax.xaxis.set_major_locator(MaxNLocator(6))
     name, unit = name_of(group.metric.iloc[0])
     ax.set_xlabel(f"paired difference: {name}" + (f" ({unit})" if unit else ""))
+
+
+def _label(row: dict) -> str:
+    """What a claim compares, where and over which steps. Long names of arms get a line each: what the labels take from
+    the width, the axis lacks."""
+    steps = (
+        f"step {row['first_step']}"
+        if row["first_step"] == row["last_step"]
+        else f"steps {row['first_step']}–{row['last_step']}"
+    )
+    expected = EXPECTED[row["expect"]].format(row["target"])
+    apart = "\n" if len(row["x"]) + len(row["y"]) > LONG else " "
+    lines = [f"{row['claim']}. {row['x']}{apart}− {row['y']}", row["where"], f"{steps}, {expected}"]
+    return "\n".join(filter(None, lines))
