@@ -29,7 +29,10 @@ NOT_NEGATIVE = (
     "scale.eps",
     "evaluate.problems",
     "evaluate.every",
+    "machine.checkpoint_every",
+    "optimizer.lr",
 )
+WHOLE = ("seed", "steps", "evaluate.problems", "evaluate.every", "machine.checkpoint_every")
 
 
 class Refused(ValueError):
@@ -57,8 +60,12 @@ def refuse(config: Mapping[str, Any], here: bool = True) -> None:
             raise Refused(f"{path} is {given}; it must be a whole number of at least 1.")
     for path in NOT_NEGATIVE:
         given = value(config, path)
-        if given is not None and not given >= 0:
+        if given is not None and not (isinstance(given, int | float) and given >= 0):
             raise Refused(f"{path} is {given}; it must be 0 or more. Give a number that is not negative.")
+    for path in WHOLE:
+        given = value(config, path)
+        if given is not None and not (isinstance(given, int | float) and given % 1 == 0):  # 1.0 is 1
+            raise Refused(f"{path} is {given}; it must be a whole number.")
     _refuse_small_groups(config)
     _refuse_kl(config)
     _refuse_sampling(config)
@@ -170,7 +177,7 @@ def _refuse_sampling(config: Mapping[str, Any]) -> None:
             "the full distribution, since "
             "truncated sampling renormalises the old log-probabilities and not the new ones. Leave them at 1 and 0."
         )
-    if not rollout["temperature"] > 0:
+    if not (isinstance(rollout["temperature"], int | float) and rollout["temperature"] > 0):
         raise Refused(
             f"rollout.temperature is {rollout['temperature']}; training needs a temperature above 0, for example 1."
         )

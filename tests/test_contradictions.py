@@ -50,6 +50,13 @@ def refusal(*overrides: str) -> str:
             "credit=process takes the steps' rewards .* no KL would be used; set placement=loss",
         ),
         (["update.minibatches=1000"], "update.minibatches is 1000, but a rollout has 128 answers"),
+        (["steps=ten"], "steps is ten; it must be 0 or more. Give a number"),
+        (["beta=x"], "beta is x; it must be 0 or more. Give a number"),
+        (["optimizer.lr=abc"], "optimizer.lr is abc; it must be 0 or more. Give a number"),
+        (["optimizer.lr=-1"], "optimizer.lr is -1; it must be 0 or more"),
+        (["steps=2.5"], "steps is 2.5; it must be a whole number"),
+        (["seed=a"], "seed is a; it must be a whole number"),
+        (["rollout.temperature=x"], "rollout.temperature is x; training needs a temperature above 0"),
         (["rollout.prompts=0"], "rollout.prompts is 0; it must be a whole number of at least 1"),
         (
             ["beta=.1", "placement=reward_before_baseline", "combine=normalise_each_then_sum"],
