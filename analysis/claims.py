@@ -22,6 +22,7 @@ FEWEST_SEEDS = 5  # with fewer, a t interval is too wide to mean much and no sig
 FULL = "", "paper", "replication"  # budgets at which every claim must find its arms; others run a part of the crossing
 REPRODUCED, EQUAL, REVERSED = "reproduced", "reproduced (equal)", "reversed"
 NULL, UNDERPOWERED, NO_VERDICT = "null", "underpowered", "no verdict"
+BOTH = "both"  # the base of a pair where the claim compares bases
 
 
 class Verdicts(NamedTuple):
@@ -60,7 +61,7 @@ def pairs(stored: Stored, claim: Claim) -> pd.DataFrame:
         )
         .reset_index()
     )
-    return by_unit if "base" in unit else by_unit.assign(base="both")
+    return by_unit if "base" in unit else by_unit.assign(base=BOTH)
 
 
 def _pair_keys(stored: Stored, claim: Claim) -> list[str]:
@@ -203,6 +204,12 @@ def left_out(stored: Stored, claim: Claim) -> str:
         if len(counts):
             words.append(f"{name}: " + ", ".join(f"{count} {state}" for state, count in sorted(counts.items())))
     return "; ".join(words)
+
+
+def of_arms(runs: pd.DataFrame, claim: Claim) -> pd.Series:
+    """Which runs are of one of the two arms that the claim compares."""
+    x, y = ({**claim.where, **{k: pair[side] for k, pair in claim.compare.items()}} for side in (0, 1))
+    return _matches(runs, x) | _matches(runs, y)
 
 
 def _matches(frame: pd.DataFrame, where: Mapping) -> pd.Series:

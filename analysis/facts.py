@@ -17,6 +17,7 @@ ABOUT_THE_ABLATION = (
 )
 # What an answer to a held-out problem depends on besides the policy and the problem.
 EVALUATION = ("task.", "rollout.temperature", "rollout.max_new_tokens", "evaluate.problems", "evaluate.pass_at.")
+START = ("base.", "model.")  # what a run starts from
 OUTSIDE_THE_NUMBERS = ("machine", "dry_run")
 # What a run's environment says of one process or machine, which is nobody else's business.
 PRIVATE = ("host", "process", "user", "seed_drives")
@@ -26,7 +27,8 @@ class Facts(NamedTuple):
     """fixed: config key -> text, the same in all runs. differed: config keys that are not. environment: what -> texts
     found.
     command: of one run, as an example. read: number of run folders that were there. evaluation: hash of a run -> its
-    settings of the evaluation that are not the same in all runs."""
+    settings of the evaluation that are not the same in all runs. policies: hash of a run -> the base policy it starts
+    from, told apart from the others of the same base: "seed 10", with whatever else differs in base and model."""
 
     fixed: dict[str, str]
     differed: list[str]
@@ -34,6 +36,7 @@ class Facts(NamedTuple):
     command: str
     read: int
     evaluation: dict[str, dict[str, str]] = {}
+    policies: dict[str, str] = {}
 
 
 def of_runs(results: Path, ablation: str, runs: pd.DataFrame) -> Facts:
@@ -69,7 +72,25 @@ def of_runs(results: Path, ablation: str, runs: pd.DataFrame) -> Facts:
             for folder, config in zip(folders, configs, strict=True)
             if evaluated
         },
+        _policies([named[folder] for folder in folders], configs),
     )
+
+
+def _policies(hashes: Iterable[str], configs: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """Hash -> base policy. A base's name is not part of it, and neither is what all runs with that name share: the name
+    stands beside it wherever it is shown."""
+    by_name: dict[str, list[tuple[str, Mapping[str, str]]]] = {}
+    for run, config in zip(hashes, configs, strict=True):
+        by_name.setdefault(config.get("base.name", ""), []).append((run, config))
+    labels = {}
+    for runs in by_name.values():
+        keys = dict.fromkeys(key for _, config in runs for key in config if key.startswith(START))
+        differing = [key for key in keys if len({config.get(key, "not set") for _, config in runs}) > 1]
+        for run, config in runs:
+            seed = [f"seed {config['base.seed']}"] if "base.seed" in config else []
+            rest = [f"{key}={config.get(key, 'not set')}" for key in differing if key != "base.seed"]
+            labels[run] = ", ".join([*seed, *rest]) or "the model as it is"
+    return labels
 
 
 def _config(file: Path) -> dict:

@@ -27,6 +27,7 @@ from analysis import (
     kept,
     overview,
     page,
+    policies,
     predictions,
     replicated,
     same_arm,
@@ -128,6 +129,8 @@ def report(
     parts = predictions.read(folder, question.predictions, question.budget)
     curves = predictions.drawn(parts, folder, vector=question.budget != "smoke")  # the others empty the folder first
     sampled = answers.chosen(results, name, stored.runs)
+    starts = policies.by_policy(stored, question, verdicts, facts.policies)
+    policies.write(starts, folder)
     counted = evaluated.read(results, name, stored.runs)
     kept.write(folder, stored.rows, stored.runs, stored.knobs)
     kept.write_facts(folder, facts._asdict())
@@ -146,6 +149,7 @@ def report(
         facts=facts,
         strangers=strangers,
         again=replicated.section(results, question, verdicts.table),
+        policies=policies.section(results, question, verdicts, starts),
         counted=counts(stored.runs, ["arm", "base"]),
         answers=sampled,
         predicted=predictions.section(parts, curves),

@@ -21,7 +21,7 @@ class Material(NamedTuple):
     value throughout, and it. skipped: metrics that were asked for and
     that no run logged. strangers: runs under this name that are no part of the crossing. same: (arm, arm, why, where
     they differ or empty) of the arms that are equal by construction. again: the section about the replication.
-    predicted: the section of what theory predicts."""
+    policies: the one about the base policies. predicted: the one of what theory predicts."""
 
     question: Question
     stored: Stored
@@ -39,6 +39,7 @@ class Material(NamedTuple):
     facts: Facts
     strangers: int
     again: Sequence[Block]
+    policies: Sequence[Block]
     counted: pd.DataFrame
     answers: pd.DataFrame
     predicted: Sequence[Block]
@@ -53,6 +54,7 @@ def page(given: Material) -> list[Block]:
         *([text(Strong(f"{ran}."))] if "," in ran else []),
         *_verdict(given),
         *given.again,
+        *given.policies,
         *_figures(given.figures, given.skipped),
         *given.predicted,
         *by_arm.arms(given.arms),
