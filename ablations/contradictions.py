@@ -32,7 +32,8 @@ NOT_NEGATIVE = (
     "machine.checkpoint_every",
     "optimizer.lr",
 )
-WHOLE = ("seed", "steps", "evaluate.problems", "evaluate.every", "machine.checkpoint_every")
+WHOLE = ("steps", "evaluate.problems", "evaluate.every", "machine.checkpoint_every")
+SEEDS = ("seed", "base.seed")  # 1.0 would have the hash of 1, and draw other numbers
 
 
 class Refused(ValueError):
@@ -66,6 +67,10 @@ def refuse(config: Mapping[str, Any], here: bool = True) -> None:
         given = value(config, path)
         if given is not None and not (isinstance(given, int | float) and given % 1 == 0):  # 1.0 is 1
             raise Refused(f"{path} is {given}; it must be a whole number.")
+    for path in SEEDS:
+        given = value(config, path)
+        if (given is None and path == "seed") or not isinstance(given, int | None) or isinstance(given, bool):
+            raise Refused(f"{path} is {given}; it must be a whole number, such as 0. Every generator is made from it.")
     _refuse_small_groups(config)
     _refuse_kl(config)
     _refuse_sampling(config)

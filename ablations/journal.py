@@ -71,9 +71,16 @@ def merged_rows(folder: Path | str) -> list[dict[str, Any]]:
 
 
 def status(folder: Path | str) -> dict[str, str]:
-    """{"state", "reason"} of a run's folder; a run that has not said how it ended is running."""
+    """{"state", "reason"} of a run's folder; a run that has not said how it ended is running, and one whose file is
+    damaged has failed: its command trains it again."""
     path = Path(folder) / "status.json"
-    return json.loads(path.read_text()) if path.is_file() else {"state": "running", "reason": ""}
+    if not path.is_file():
+        return {"state": "running", "reason": ""}
+    try:
+        told = json.loads(path.read_text())
+        return {"state": str(told["state"]), "reason": str(told["reason"])}
+    except (ValueError, TypeError, KeyError) as error:
+        return {"state": "failed", "reason": f"{path} cannot be read: {type(error).__name__}: {error}"}
 
 
 def below(folder: Path | str, results: Path | str) -> str:

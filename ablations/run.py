@@ -304,7 +304,11 @@ HEADLINE = {
 def describe(folder: Path, config: Mapping[str, Any], overrides: list[str], resumed_after: int | None = None) -> None:
     """Everything that says what this run is: config.yaml, overrides.txt, command.txt, environment.json. The latter
     lists every resume with the commit that went on, because another commit may go on differently."""
-    earlier = json.loads(file.read_text()) if (file := folder / "environment.json").is_file() else {}
+    file = folder / "environment.json"
+    try:
+        earlier = json.loads(file.read_text())
+    except (FileNotFoundError, ValueError):  # a kill may have left it half-written: no reason to fail ever after
+        earlier = {}
     OmegaConf.save(OmegaConf.create(dict(config)), folder / "config.yaml")
     (folder / "overrides.txt").write_text("".join(f"{override}\n" for override in overrides))
     (folder / "command.txt").write_text(f"ablate {shlex.join(overrides)}\n")
@@ -322,7 +326,9 @@ def describe(folder: Path, config: Mapping[str, Any], overrides: list[str], resu
     if resumed_after is not None:
         before = {"step": resumed_after, "commit": environment["commit"], "torch": environment["packages"]["torch"]}
         environment["resumed_after"] = [*earlier.get("resumed_after", []), before]
-    (folder / "environment.json").write_text(json.dumps(environment, indent=1) + "\n")
+    aside = folder / f"environment.json.{os.getpid()}"
+    aside.write_text(json.dumps(environment, indent=1) + "\n")
+    aside.replace(file)
 
 
 if __name__ == "__main__":

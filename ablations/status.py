@@ -39,16 +39,16 @@ def status(folder: Path) -> dict[str, str]:
 
     A run that was killed could not say so: it claims to run, and nobody holds its lock. It has failed.
     """
+    if not (folder / "status.json").is_file():
+        return {"state": "not started", "reason": ""}
+    told = journal.status(folder)
     try:
-        told = json.loads((folder / "status.json").read_text())
         if told["state"] == "running":
             try:
                 with FileLock(folder / LOCK, timeout=0):
                     return _killed(folder)
             except Timeout:
                 return {"state": "running", "reason": f"after step {last_step(folder)}"}
-    except FileNotFoundError:
-        return {"state": "not started", "reason": ""}
     except ValueError as error:  # one damaged file must not take the table of all runs away
         return {"state": "failed", "reason": f"{folder}: a file cannot be read: {error}"}
     return told
@@ -61,11 +61,11 @@ def _killed(folder: Path) -> dict[str, str]:
 
 def settle(folder: Path) -> None:
     """Write down what a run that was killed could not say. Under its lock: another launch may take it up just now."""
-    if status(folder)["state"] != "failed":
+    if (told := status(folder))["state"] != "failed":
         return
     with contextlib.suppress(Timeout), FileLock(folder / LOCK, timeout=0):
         if journal.status(folder)["state"] == "running":
-            write_status(folder, **_killed(folder))
+            write_status(folder, **told)
 
 
 def write_status(folder: Path, state: str, reason: str = "") -> None:

@@ -213,13 +213,17 @@ def sync(folder: Path | str, uri: str, results: Path | str | None = None) -> boo
     For a store that was away, was lost, or is another one. Raises FileNotFoundError if the folder is no run's.
     """
     folder = Path(folder)
-    identity = Identity(**json.loads((folder / RECORD).read_text()))
+    try:
+        identity, rows = Identity(**json.loads((folder / RECORD).read_text())), merged_rows(folder)
+    except (ValueError, TypeError) as error:  # one damaged file must not keep the other runs from the store
+        _say(f"{folder} cannot be copied to MLflow: {_first_line(error)}")
+        return False
     try:
         copy = Mirror(uri, identity, folder, results or folder.absolute().parents[2], every=math.inf)
     except ParameterChanged as error:
         _say(str(error))
         return False
-    for row in merged_rows(folder):
+    for row in rows:
         copy.write(row)
     return copy.close(**status(folder))
 
@@ -230,7 +234,11 @@ def catch_up(results: Path | str, tracking: str, experiment: str) -> list[Path]:
     ended = {}
     for record in sorted(Path(results).glob(f"{experiment}/runs/*/{RECORD}")):
         if (state := status(record.parent)["state"]) != "running":
-            ended[json.loads(record.read_text())["hash"], state] = record.parent
+            try:
+                hashed = json.loads(record.read_text())["hash"]
+            except (ValueError, TypeError, KeyError):
+                hashed = ""  # no store has it, and `sync` says why
+            ended[hashed, state] = record.parent
     if uri is None or not ended:
         return []
     try:

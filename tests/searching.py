@@ -143,7 +143,7 @@ synthetic = by(curve)
 two_levels = by(levels)
 nan, nothing_but_nan, infinite, raising = by(one_is_nan), by(all_are_nan), by(one_is_infinite), by(two_raise)
 zero, luck, killing, always_killing = by(the_second_is_zero), by(lucky), by(deadly), by(always_deadly)
-slow, level = by(curve, sleep=0.03), by(flat)
+slow, slower, level = by(curve, sleep=0.03), by(curve, sleep=0.5), by(flat)
 
 
 # --- searches for tests ----------------------------------------------------------------------------------------------

@@ -119,6 +119,17 @@ def test_forty_trials_killed_twice_end_at_forty_settled_trials_without_a_duplica
 
 
 @pytest.mark.slow
+def test_two_starts_at_once_are_one_search_and_both_come_to_its_end(results):
+    """The third trial has one worker: the start that has nothing left to do waits for it, and is no failure."""
+    both = [started(*command("slower", "trials=3", "seeds=1", "workers=1")) for _ in range(2)]
+    told = [process.communicate(timeout=100)[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0], told
+    assert any("waiting for trial" in said for said in told)
+    trials = opened("journal", results / "search_lr").get_all_trials(0)
+    assert [trial.state for trial in trials] == [TrialState.COMPLETE] * 3
+
+
+@pytest.mark.slow
 def test_ctrl_c_ends_every_worker_says_how_to_go_on_and_leaves_nothing_running(results):
     arguments = command("slow", "trials=40", "seeds=1", "workers=2")
     process = started(*arguments)

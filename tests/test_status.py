@@ -7,7 +7,7 @@ import pytest
 import yaml
 from filelock import FileLock
 
-from ablations import status, track, tracking
+from ablations import run, status, track, tracking
 from ablations.journal import Journal
 
 CELLS = {  # hash -> arm, seed, state, reason
@@ -164,3 +164,26 @@ def test_sync_names_the_runs_that_a_store_which_is_away_still_lacks(runs, capsys
     out = capsys.readouterr().out
     assert "0 of 4 runs are whole" in out and out.count("\nnot: ") == 4
     assert json.loads((runs / "cell-00000000/status.json").read_text())["state"] == "complete"
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [("status.json", ""), ("status.json", "[]"), ("journal.jsonl", "{\n"), ("mlflow.json", ""), ("mlflow.json", "[]")],
+)
+def test_one_damaged_file_keeps_no_other_run_from_the_store_and_stops_no_command(runs, results, capsys, file, content):
+    assert sync("q") == 0
+    (runs / "cell-00000000" / file).write_text(content)
+    if file != "status.json":
+        assert sync("q") == 1 and "3 of 4 runs are whole" in capsys.readouterr().out
+    else:
+        assert status.status(runs / "cell-00000000")["state"] == "failed"
+        sync("q")
+    status.settle(runs / "cell-00000000")
+    tracking.catch_up(results, "sqlite", "q")
+    status.clean_cli(["q", "failed=true", "yes=true"])
+
+
+def test_a_run_whose_description_a_kill_left_half_written_is_described_again(tmp_path):
+    (tmp_path / "environment.json").write_text('{"python": ')
+    run.describe(tmp_path, {"seed": 0}, ["seed=0"], resumed_after=1)
+    assert len(json.loads((tmp_path / "environment.json").read_text())["resumed_after"]) == 1

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -86,7 +87,9 @@ def searched(plan: Plan, study: Study, start: Callable[[str], None]) -> bool:
             start(workers.SEARCH)
             studies.requeue(study, plan, deaths=True)
             if len(studies.settled(study)) == before and not studies.waiting(study):
-                break
+                if not studies.running(study):
+                    break
+                _wait_for_others(plan, study)
     done = studies.settled(study)
     written.write(plan, study, [])
     if len(done) < plan.budget:
@@ -101,6 +104,15 @@ def searched(plan: Plan, study: Study, start: Callable[[str], None]) -> bool:
         workers.apart(mirror.catch_up, plan)
         return False
     return True
+
+
+def _wait_for_others(plan: Plan, study: Study, every: float = 1.0) -> None:
+    """Until no other start of this search has a trial in hands: here, or on another machine with the same storage."""
+    trials = ", ".join(map(str, studies.running(study)))
+    print(f"waiting for trial {trials}, which other processes have; Ctrl-C leaves them alone", flush=True)
+    while studies.running(study) and not studies.waiting(study):
+        time.sleep(every)
+        studies.requeue(study, plan)
 
 
 def _confirmed(plan: Plan, study: Study, start: Callable[[str], None]) -> list[confirm.Confirmed]:

@@ -141,7 +141,16 @@ def _owned(study: Study, plan: Plan, owner: dict[str, str]) -> Trial:
 
 def waiting(study: Study) -> list[int]:
     """Numbers of the trials in the queue."""
-    return [trial.number for trial in study.get_trials(deepcopy=False, states=(TrialState.WAITING,))]
+    return _numbers(study, TrialState.WAITING)
+
+
+def running(study: Study) -> list[int]:
+    """Numbers of the trials that some worker has; `requeue` first takes out those of the dead."""
+    return _numbers(study, TrialState.RUNNING)
+
+
+def _numbers(study: Study, state: TrialState) -> list[int]:
+    return [trial.number for trial in study.get_trials(deepcopy=False, states=(state,))]
 
 
 def requeue(study: Study, plan: Plan, deaths: bool = False) -> list[int]:
