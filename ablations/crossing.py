@@ -26,7 +26,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from tqdm import tqdm
 
-from ablations import build, forecast, identity, isolation, journal, provenance, tracking
+from ablations import build, client, forecast, identity, isolation, journal, provenance, tracking
 from ablations.contradictions import Refused, refuse, refuse_unwritable
 from ablations.inert import equal_by_construction
 from ablations.predictions import measured
@@ -162,7 +162,7 @@ def prepare_store(crossing: Crossing) -> None:
     """Store, experiment and parent run before the cells ask for them all at once. In a process of its own: a database
     that is open here would be handed to every run that is forked from here, and SQLite does not survive that."""
     work = functools.partial(tracking.prepare, crossing.results, crossing.tracking, crossing.name)
-    tracking.warm(crossing.tracking)
+    client.warm(crossing.tracking)
     isolation.apart(work) if isolation.POSSIBLE else work()
 
 

@@ -27,6 +27,7 @@ from tqdm import tqdm
 from ablations import (
     build,
     checkpoint,
+    client,
     crossing,
     evaluate,
     forecast,
@@ -136,7 +137,7 @@ def run(cfg: DictConfig, overrides: list[str], watch: Watch = None) -> str:
             work = functools.partial(_recorded, cfg, config, knobs, cell, overrides, results, watch)
             if watch is not None or not (crossing.in_crossing() and isolation.POSSIBLE):
                 return work()
-            tracking.warm(config["machine"]["tracking"])
+            client.warm(config["machine"]["tracking"])
             return _apart(work, cell.folder, share=cfg.device in ("auto", "cuda"))
     except Timeout:
         print(f"running in another process: {cell.folder}", flush=True)

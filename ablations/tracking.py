@@ -10,27 +10,19 @@ Where the copy differs from the journal, because MLflow's store is narrower:
   which metric was infinite at which step. NaN is kept; MLflow has a flag for it.
 - Long parameters: MLflow would cut them at 6,000 characters. Their beginning and a checksum are stored instead; the
   run's artifact config.yaml has the whole text.
-
-mlflow is imported here only, and only when a store is used: it costs 1.5 s and 165 MB.
 """
 
-import functools
 import json
-import logging
 import math
-import os
-import sqlite3
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from filelock import FileLock
-
+from ablations.client import client_of, ensure_store, parent_run, unusable
 from ablations.journal import TIMING, Journal, below, git_commit, git_commit_date, merged_rows, status, write_examples
-from ablations.spelling import canonical, checksum, name
+from ablations.spelling import canonical, name
 from ablations.store import Point, append, sqlite_file, store_uri
 
 __all__ = ["Journal", "git_commit", "git_commit_date", "write_examples"]    # the rest of what a run writes, at hand
@@ -38,54 +30,12 @@ __all__ = ["Journal", "git_commit", "git_commit_date", "write_examples"]    # th
 POINTS = 1000                           # metrics per request, MLflow's limit
 EVERY = 10.0                            # seconds between requests of a run
 PATIENCE = (30.0, 600.0)                # seconds until a store that was away is asked again: at first, at most
-LOCK_SECONDS = 300.0                    # laying out a new SQLite store takes seconds, and processes queue for it
 TAG = 8000                              # characters, MLflow's limit
 RECORD = "mlflow.json"                  # in a run's folder: its Identity
-
-# Read by MLflow at its import. Its own patience with a server, 7 tries of 2 minutes, would hold up the training.
-ENVIRONMENT = {
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
-    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
-    "GIT_PYTHON_REFRESH": "quiet",
-}
 
 
 class ParameterChanged(ValueError):
     """A run would go on under its own hash with another value of one of its parameters."""
-
-
-def ensure_store(uri: str, experiment: str, results: Path | str) -> str:
-    """Make the store and the experiment if they are not there -> experiment id.
-
-    An experiment that was deleted in MLflow comes back. Artifacts of a SQLite store lie in results/mlartifacts.
-    """
-    client = _client(uri)
-    with _lock(uri):
-        found = client.get_experiment_by_name(experiment)
-        if found is None:
-            folder = Path(results).absolute() / "mlartifacts" / name(experiment)
-            return client.create_experiment(experiment, folder.as_uri() if uri.startswith("sqlite") else None)
-        if found.lifecycle_stage == "deleted":
-            client.restore_experiment(found.experiment_id)
-        return found.experiment_id
-
-
-def parent_run(uri: str, experiment: str) -> str:
-    """The run under which an ablation's cells hang, made once -> run id. The experiment has to be there.
-
-    It is no process, so it is finished from the start and nothing has to end it.
-    """
-    client = _client(uri)
-    with _lock(uri):
-        inside = client.get_experiment_by_name(experiment).experiment_id
-        oldest = {"max_results": 1, "order_by": ["attributes.start_time ASC"]}
-        if found := client.search_runs([inside], "tags.kind = 'ablation'", **oldest):
-            return found[0].info.run_id
-        made = client.create_run(inside, tags={"kind": "ablation", "ablation": experiment}, run_name=experiment)
-        client.set_terminated(made.info.run_id, "FINISHED")
-        return made.info.run_id
 
 
 def prepare(results: Path | str, tracking: str, experiment: str) -> None:
@@ -95,76 +45,9 @@ def prepare(results: Path | str, tracking: str, experiment: str) -> None:
     try:
         ensure_store(uri, experiment, results)
         parent_run(uri, experiment)
-    except _unusable() as error:
+    except unusable() as error:
         _say(f"MLflow at {uri} cannot be used: {_first_line(error)}. The runs start, and their journals keep what it "
              "misses.")
-
-
-def _lock(uri: str) -> FileLock:
-    path = sqlite_file(uri) or Path(tempfile.gettempdir()) / f"mlflow-{checksum(uri)}"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return FileLock(f"{path}.lock", timeout=LOCK_SECONDS)
-
-
-@functools.cache
-def _client(uri: str):
-    warm(uri)
-    from mlflow.tracking import MlflowClient
-
-    for chatty in ("mlflow", "alembic"):
-        logging.getLogger(chatty).setLevel(logging.ERROR)
-    with _lock(uri):
-        if (path := sqlite_file(uri)) is not None and not path.exists():
-            _lay_out(path)
-        return MlflowClient(tracking_uri=uri, registry_uri=uri)
-
-
-def _lay_out(path: Path) -> None:
-    """Make a SQLite store; in the caller's lock, because of processes that do it at once all but one die.
-
-    Aside and then renamed: a kill leaves no half a store, and nothing has to wait for the disk after each of the
-    hundred changes that MLflow makes to its tables (on a busy disk 4 seconds instead of 13).
-    """
-    from mlflow.tracking import MlflowClient
-    from sqlalchemy import Engine, event
-
-    def hasty(connection, _) -> None:
-        connection.execute("PRAGMA synchronous=OFF")
-
-    aside = path.with_name(f"{path.name}.new")
-    for left in path.parent.glob(f"{aside.name}*"):
-        left.unlink()
-    event.listen(Engine, "connect", hasty)
-    try:
-        MlflowClient(tracking_uri=f"sqlite:///{aside}")
-    finally:
-        event.remove(Engine, "connect", hasty)
-    with open(aside, "rb") as file:
-        os.fsync(file.fileno())
-    aside.replace(path)
-
-
-def warm(tracking: str) -> None:
-    """Import MLflow now, if it is going to be used: processes that are forked later then need not."""
-    if tracking != "none":
-        for key, value in ENVIRONMENT.items():
-            os.environ.setdefault(key, value)
-        import mlflow.tracking  # noqa: F401
-
-        if not tracking.startswith("http"):  # a database: its tables' classes are made ready once, too
-            from mlflow.store.tracking import sqlalchemy_store  # noqa: F401
-            from sqlalchemy.orm import configure_mappers
-
-            configure_mappers()
-
-
-def _unusable() -> tuple[type[Exception], ...]:
-    """What a store raises that cannot be used. Anything else is a fault of this project and is not hidden."""
-    from mlflow.exceptions import MlflowException
-    from sqlalchemy.exc import SQLAlchemyError
-
-    # OSError: connections, full disks, a lock not had in time
-    return MlflowException, SQLAlchemyError, sqlite3.Error, OSError
 
 
 class Identity(NamedTuple):
@@ -244,10 +127,10 @@ def catch_up(results: Path | str, tracking: str, experiment: str) -> list[Path]:
     try:
         inside, page, known = ensure_store(uri, experiment, results), None, set()
         while page != "":
-            found = _client(uri).search_runs([inside], "tags.kind = 'run'", max_results=1000, page_token=page)
+            found = client_of(uri).search_runs([inside], "tags.kind = 'run'", max_results=1000, page_token=page)
             known |= {(run.data.tags.get("hash"), run.data.tags.get("state")) for run in found}
             page = found.token or ""
-    except _unusable() as error:
+    except unusable() as error:
         _say(f"MLflow at {uri} cannot be used: {_first_line(error)}. The journals under {results} keep what it misses.")
         return []
     missing = [folder for key, folder in ended.items() if key not in known]
@@ -305,7 +188,7 @@ class Mirror:
             infinite = {"infinite": "; ".join(self._infinite)} if self._infinite else {}
             self._describe({}, {"state": state, "reason": reason, **infinite})
             if state != "running":
-                _client(self.uri).set_terminated(self._run, "FINISHED" if state == "complete" else "FAILED")
+                client_of(self.uri).set_terminated(self._run, "FINISHED" if state == "complete" else "FAILED")
         return self._try(end, ParameterChanged)
 
     def _take(self, row: Mapping[str, Any]) -> None:
@@ -320,7 +203,7 @@ class Mirror:
     def _try(self, action: Callable[[], None], *also: type[Exception]) -> bool:
         try:
             action()
-        except (*_unusable(), *also) as error:
+        except (*unusable(), *also) as error:
             if not self.away:
                 _say(f"MLflow at {self.uri} cannot be used: {_first_line(error)}. Training goes on, and the journal "
                      f"in {self.folder} keeps what the store misses.")
@@ -334,7 +217,7 @@ class Mirror:
 
     def _attach(self) -> None:
         """Find the run by its hash, or make it, and give it parameters, tags and config.yaml."""
-        client, who = _client(self.uri), self.identity
+        client, who = client_of(self.uri), self.identity
         inside = ensure_store(self.uri, who.experiment, self.results)
         parent = parent_run(self.uri, who.experiment)
         same = f"tags.kind = 'run' and tags.hash = '{who.hash}'"
@@ -364,7 +247,7 @@ class Mirror:
 
         texts = {key: str(value) for key, value in tags.items()}
         cut = [RunTag(key, text if len(text) <= TAG else f"{text[:TAG - 3]}...") for key, text in texts.items()]
-        _client(self.uri).log_batch(self._run, params=[Param(*param) for param in params.items()], tags=cut)
+        client_of(self.uri).log_batch(self._run, params=[Param(*param) for param in params.items()], tags=cut)
 
     def _flush(self) -> None:
         if self._run is None:
@@ -383,7 +266,7 @@ class Mirror:
         self._pending, self._infinite = [], []
         for row in merged_rows(self.folder):
             self._take(row)
-        _client(self.uri).delete_run(self._run)
+        client_of(self.uri).delete_run(self._run)
         self._run = None
         self._attach()
         self._send(self._pending)
@@ -394,12 +277,12 @@ class Mirror:
         if (file := sqlite_file(self.uri)) is None or not append(file, self._run, points):
             for start in range(0, len(points), POINTS):
                 batch = [Metric(p.name, p.value, p.time, p.step) for p in points[start:start + POINTS]]
-                _client(self.uri).log_batch(self._run, metrics=batch)
+                client_of(self.uri).log_batch(self._run, metrics=batch)
         self._pending = []
 
     def _history(self) -> dict[tuple[str, int], float]:
         """(name, step) -> the value that was logged last."""
-        client = _client(self.uri)
+        client = client_of(self.uri)
         names = client.get_run(self._run).data.metrics
         points = [point for key in names for point in client.get_metric_history(self._run, key)]
         return {(point.key, point.step): point.value for point in sorted(points, key=lambda point: point.timestamp)}

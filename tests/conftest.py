@@ -17,7 +17,7 @@ for _name, _value in {
 import pytest  # noqa: E402
 from filelock import FileLock  # noqa: E402
 
-from ablations import tracking  # noqa: E402
+from ablations import client, tracking  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +39,7 @@ def empty_store(tmp_path_factory):
     path = shared / "empty-store" / "mlflow.db"
     with FileLock(shared / "empty-store.lock"):
         if not path.exists():
-            tracking.ensure_store(tracking.store_uri(path.parent), "Default", path.parent)
+            client.ensure_store(tracking.store_uri(path.parent), "Default", path.parent)
     return path
 
 

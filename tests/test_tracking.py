@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from ablations import spelling, tracking
+from ablations.client import client_of
 from ablations.journal import Journal
 from ablations.store import Point, append
 
@@ -218,7 +219,7 @@ def test_points_are_stored_as_mlflow_itself_stores_them(store, results):
     from mlflow.entities import Metric
 
     path = results / "mlflow.db"
-    client = tracking._client(store)
+    client = client_of(store)
     theirs, ours = (client.create_run("0", run_name=name).info.run_id for name in ("theirs", "ours"))
     batches = [
         [("a", 0, 0.5, 10), ("a", 1, 0.25, 11), ("b", 0, math.nan, 10), ("c", 3, -1e300, 12), ("c", 2, 7.0, 13)],
@@ -262,8 +263,9 @@ class Flaky:
 
 @pytest.fixture
 def flaky(store, monkeypatch):
-    client = Flaky(tracking._client(store))
-    monkeypatch.setattr(tracking, "_client", lambda uri: client)
+    client = Flaky(client_of(store))
+    for asks in ("ablations.client", "ablations.tracking"):
+        monkeypatch.setattr(f"{asks}.client_of", lambda uri: client)
     monkeypatch.setattr(tracking, "append", lambda *_: False)       # as for a server: every point goes by the client
     monkeypatch.setattr(tracking, "PATIENCE", (0.0, 0.0))
     return client
@@ -334,7 +336,7 @@ def test_a_killed_run_is_still_running_in_its_copy(store, results):
 
 def test_an_experiment_in_mlflows_bin_is_taken_out_by_the_next_run(store, results):
     attempt(results, cell(results), ROWS)
-    client = tracking._client(store)
+    client = client_of(store)
     client.delete_experiment(client.get_experiment_by_name("q").experiment_id)
     assert attempt(results, cell(results, 1), ROWS)[1]
     assert sorted(active(results)) == ["cell-0", "cell-1", "q"]
@@ -356,4 +358,4 @@ def test_mlflow_is_imported_by_the_mirror_alone_and_only_when_a_store_is_used():
             if any(module.split(".")[0] == "mlflow" for module in plain + named):
                 importers.add(path.name)
                 assert node not in tree.body
-    assert importers == {"tracking.py"}
+    assert importers == {"client.py", "tracking.py"}

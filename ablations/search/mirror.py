@@ -10,12 +10,13 @@ from collections.abc import Callable
 from optuna.trial import FrozenTrial, TrialState
 
 from ablations import tracking
+from ablations.client import client_of, ensure_store, parent_run, unusable
 from ablations.journal import below
 from ablations.search import study as studies
 from ablations.search.loop import Outcome
 from ablations.search.plan import Plan
 from ablations.spelling import canonical, name
-from ablations.tracking import store_uri
+from ablations.store import store_uri
 
 STATES = {TrialState.COMPLETE: "complete", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
 ENDS = {TrialState.COMPLETE: "FINISHED", TrialState.PRUNED: "KILLED", TrialState.FAIL: "FAILED"}
@@ -47,14 +48,14 @@ class Trials:
             return
         try:
             action()
-        except tracking._unusable() as error:
+        except unusable() as error:
             if not self.away:
                 print(f"MLflow at {self.uri} cannot be used ({type(error).__name__}); the search goes on.", flush=True)
             self.away = True
 
     def _run(self, trial: FrozenTrial):
-        client, plan = tracking._client(self.uri), self.plan
-        inside = tracking.ensure_store(self.uri, plan.name, plan.results)
+        client, plan = client_of(self.uri), self.plan
+        inside = ensure_store(self.uri, plan.name, plan.results)
         same = f"tags.kind = 'trial' and tags.trial = '{trial.number}'"
         if found := client.search_runs([inside], same, max_results=1):
             return found[0]
@@ -63,7 +64,7 @@ class Trials:
             "kind": "trial",
             "trial": str(trial.number),
             "state": "running",
-            "mlflow.parentRunId": tracking.parent_run(self.uri, plan.name),
+            "mlflow.parentRunId": parent_run(self.uri, plan.name),
         }
         run = client.create_run(inside, start_time=int(began * 1000), tags=tags, run_name=f"trial {trial.number}")
         for key, value in trial.params.items():
@@ -72,7 +73,7 @@ class Trials:
 
     def _end(self, trial: FrozenTrial, outcome: Outcome, unless_ended: bool = False) -> None:
         run = self._run(trial)
-        client, plan, run_id = tracking._client(self.uri), self.plan, run.info.run_id
+        client, plan, run_id = client_of(self.uri), self.plan, run.info.run_id
         if unless_ended and run.data.tags.get("state") == STATES[outcome.state]:
             return
         for index, value in enumerate(outcome.scores):
@@ -93,9 +94,9 @@ def prepare(plan: Plan) -> None:
     """Make store, experiment and parent run once, before workers do it at the same time."""
     if (uri := store_uri(plan.results, plan.tracking)) is not None:
         try:
-            tracking.ensure_store(uri, plan.name, plan.results)
-            tracking.parent_run(uri, plan.name)
-        except tracking._unusable() as error:
+            ensure_store(uri, plan.name, plan.results)
+            parent_run(uri, plan.name)
+        except unusable() as error:
             print(f"MLflow at {uri} cannot be used ({type(error).__name__}); the search goes on.", flush=True)
 
 
