@@ -40,17 +40,67 @@ def test_a_file_of_questions_is_split_by_question_or_by_file(tmp_path):
     [
         ("{", "line 3 is no JSON"),
         ("[1]", "line 3 is list"),
-        ({"question": "Why?"}, "line 3 has no text or number for 'answer'"),
-        ({"question": "Why?", "answer": None}, "line 3 has no text"),
+        ({"question": "Why?", "reply": "1"}, "line 3 has no 'answer' but question, reply; name the right one"),
+        ({"question": "Why?", "answer": None}, "line 3 has no text or number as 'answer' but None"),
+        ({"question": "Why?", "answer": ["1"]}, r"line 3 has no text or number as 'answer' but \['1'\]"),
+        ({"question": "Why?", "answer": "1", "level": "hard"}, "line 3 has the level 'hard'; a level is a whole"),
+        ({"question": "Why?", "answer": "1", "level": 2.7}, "line 3 has the level 2.7"),
+        ('{"question": "\\ud800", "answer": "1"}', "line 3 is no UTF-8"),
+        ('{"question": "Why?", "answer": ' + "9" * 5000 + "}", "line 3 cannot be read"),
+        ("[" * 100_000, "line 3 cannot be read"),
         ({"question": "Why?", "answer": ""}, "line 3: the gold answer '' is no plain number"),
         ({"question": "Why?", "answer": "because"}, "line 3: the gold answer 'because'"),
         ({"question": " ", "answer": "1"}, "line 3 has an empty question"),
+        ({"question": "What is 0 + 1?", "answer": "2"}, "line 1 and .*bad.jsonl line 3 give one question the answers"),
     ],
 )
 def test_a_bad_line_is_refused_with_its_file_and_number(tmp_path, row, told):
     path = written(tmp_path / "bad.jsonl", [*questions(2), row])
-    with pytest.raises(Exception, match=f"bad.jsonl {told}"):
+    with pytest.raises(Exception, match=f"bad.jsonl {told}") as refused:
         made("jsonl", f"task.train={path}")
+    assert ".." not in str(refused.value).replace("...", "")
+
+
+def test_a_file_in_another_encoding_is_refused_and_a_mark_of_utf_8_is_read(tmp_path):
+    path = tmp_path / "a.jsonl"
+    text = "".join(json.dumps(row) + "\n" for row in questions(30)).replace("What", "Qu\u00e9")
+    path.write_text(text, encoding="utf-8-sig")
+    assert sum(map(len, made("jsonl", f"task.train={path}").problems.values())) == 30
+    for other in ("latin-1", "utf-16"):
+        path.write_text(text, encoding=other)
+        with pytest.raises(Exception, match="a.jsonl line 1 is no UTF-8"):
+            made("jsonl", f"task.train={path}")
+
+
+def test_a_question_that_stands_there_again_is_taken_once_and_with_two_answers_not_at_all(tmp_path):
+    again = [{"question": " What is 0 + 1? ", "answer": "1.0"}, {"question": "What is 1 + 1?", "answer": 2}]
+    path = written(tmp_path / "a.jsonl", [*questions(30), *again])
+    task = made("jsonl", f"task.train={path}")
+    assert sum(map(len, task.problems.values())) == 30 and task.dropped == 0
+    path = written(path, [*questions(30), *again, {"question": "What is 1 + 1?", "answer": "3"}])
+    task = made("jsonl", f"task.train={path}", "task.skip_unreadable=true")
+    assert "What is 1 + 1?" not in {p.key for ps in task.problems.values() for p in ps} and task.dropped == 3
+
+
+def test_a_level_of_null_is_none_given(tmp_path):
+    path = written(tmp_path / "a.jsonl", [{**row, "level": None} for row in questions(30)])
+    assert {p.level for ps in made("jsonl", f"task.train={path}").problems.values() for p in ps} == {1}
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [("task.one_in=0", "at least 2"), ("task.one_in=1", "at least 2"), ("task.train=null", "not set")],
+)
+def test_a_share_that_holds_out_all_or_none_and_a_file_that_is_not_named_are_refused(tmp_path, override, told):
+    path = written(tmp_path / "a.jsonl", questions(30))
+    with pytest.raises(Exception, match=told):
+        made("jsonl", f"task.train={path}", override)
+
+
+def test_gsm8k_with_a_held_out_file_alone_is_refused_and_not_fetched_from_the_hub(tmp_path):
+    path = written(tmp_path / "a.jsonl", [{"question": "Why?", "answer": "#### 1"}])
+    with pytest.raises(Exception, match=r"task\.train is not set"):
+        made("gsm8k", f"task.heldout={path}")
 
 
 def test_unreadable_gold_answers_can_be_left_out_and_are_counted(tmp_path, capsys):

@@ -117,7 +117,8 @@ def test_what_a_policy_asks_a_demonstrator_to_write_is_in_form_and_read_back(nam
 
 def test_the_policy_and_its_version_are_part_of_a_runs_config():
     cfg = composed("task=arithmetic", "task/prompt=chat")
-    assert cfg.task.prompt.extract.read._target_.endswith("extract.boxed") and cfg.task.prompt.extract.version == 1
+    assert cfg.task.prompt.extract.read._target_.endswith("extract.boxed")
+    assert cfg.task.prompt.extract.version == extract.VERSION
     with pytest.raises(Exception, match="version 0 of the answer extraction"):
         instantiate(composed("task=arithmetic", "task.prompt.extract.version=0").task)
 
@@ -146,7 +147,8 @@ def test_right_answers_are_not_rejected_over_their_form(answer, gold):
     [
         ("1.000", "1000"), ("50", "50\\%"), ("50\\%", "50"), ("8\\times 9", "72"), ("801", "1800"), ("1,80", "180"),
         ("not 18", "18"), ("18 or 19", "18"), ("1/3", "0.333333"), ("5 million", "5"), ("0.1000000000000000001", "0.1"),
-        ("1e-400", "0"), ("99999999999999999999", "100000000000000000000"),
+        ("5\n1/2", "5.5"), ("5\n%", "0.05"), ("5\r\nkm", "5"), ("1e-400", "0"),
+        ("99999999999999999999", "100000000000000000000"),
     ],
 )  # fmt: skip
 def test_other_numbers_and_ambiguous_ones_are_not_accepted(answer, gold):

@@ -24,8 +24,8 @@ class ReasoningGym:
     built. Answers have at most `max_new_tokens` tokens. A run stops when the family's checker fails on more than the
     share failures_allowed of a rollout.
 
-    Raises ValueError for a family that does not exist, raises on garbage or gives it, or its own answer with ` or 3`
-    behind it, a score of 1, has no answer as a text, or does not give its own answers a score of 1.
+    Raises ValueError for one_in below 2 and for a family that does not exist, raises on garbage or gives it, or its own
+    answer with ` or 3` behind it, a score of 1, has no answer as a text, or does not give its own answers a score of 1.
 
     The careless checker (`lenient`) passes what the family gives any credit without extraction.
     """
@@ -43,6 +43,7 @@ class ReasoningGym:
     _index: dict[str, int] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        splits.check_one_in(self.one_in)
         try:
             import reasoning_gym
             from reasoning_gym.factory import DATASETS

@@ -17,9 +17,10 @@ from ablations.tasks.verify.extract import unwrapped
 
 
 class Row(dict):
-    """One line of a file; `where` names it for people."""
+    """One line of a file under this project's names; `where` names it for people, keys_there are its own."""
 
     where: str
+    keys_there: list[str]
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,9 @@ class Questions:
     """rows and heldout_rows: mappings with the keys `question` and `answer`, and `level` where there is one (1 if not).
     Without heldout_rows one question in `one_in` is held out. Answers have at most `max_new_tokens` tokens.
 
-    Every gold answer is read when the data load. One that the checker cannot read raises UnreadableGold with its line,
-    or, with skip_unreadable, is left out and counted in `dropped`: later it would pay every answer, or none.
+    Every gold answer is read when the data load. One that the checker cannot read, and a question that stands there
+    twice with different answers, raise UnreadableGold with their lines, or, with skip_unreadable, are left out and
+    counted in `dropped`: later they would pay every answer, or none. Twice with equal answers, it is taken once.
 
     A run stops when the checker fails, or runs out of time, on more than the share failures_allowed of a rollout.
 
@@ -47,25 +49,32 @@ class Questions:
     dropped: int = field(init=False)
 
     def __post_init__(self) -> None:
+        splits.check_one_in(self.one_in)
         object.__setattr__(self, "same", unwrapped(self.same))
         split: dict[str, list[Problem]] = {"train": [], "heldout": []}
-        unreadable: list[str] = []
+        unusable: list[str] = []
         for side, rows in (("train", self.rows), ("heldout", self.heldout_rows or ())):
+            posed: dict[str, list[tuple[Row, Problem]]] = {}
             for row in rows:
                 try:
                     problem = self._posed(row)
                 except UnreadableGold as error:
-                    unreadable.append(f"{row.where}: {error}")
+                    unusable.append(f"{row.where}: {str(error).rstrip('.')}")
+                else:
+                    posed.setdefault(problem.key, []).append((row, problem))
+            for key, alike in posed.items():
+                if several := self._several_answers(alike):
+                    unusable += [several] * len(alike)
                     continue
-                alone = self.heldout_rows is None and splits.is_held_out("questions", problem.key, self.one_in)
-                split["heldout" if alone else side].append(problem)
-        if unreadable and not self.skip_unreadable:
+                alone = self.heldout_rows is None and splits.is_held_out("questions", key, self.one_in)
+                split["heldout" if alone else side].append(alike[0][1])
+        if unusable and not self.skip_unreadable:
             raise UnreadableGold(
-                f"{len(unreadable)} gold answers cannot be read: {'; '.join(unreadable[:3])}. Correct them, or set "
-                "task.skip_unreadable=true to leave these questions out."
+                f"{len(unusable)} gold answers cannot be used: {'; '.join(list(dict.fromkeys(unusable))[:3])}. Correct "
+                "them, or set task.skip_unreadable=true to leave these questions out."
             )
-        if unreadable:
-            print(f"{len(unreadable)} questions left out: {unreadable[0]}", file=sys.stderr, flush=True)
+        if unusable:
+            print(f"{len(unusable)} questions left out: {unusable[0]}", file=sys.stderr, flush=True)
         if both := {p.key for p in split["train"]} & {p.key for p in split["heldout"]}:
             raise ValueError(
                 f"{len(both)} questions are in the training and in the held-out file, for example {min(both)[:80]!r}; "
@@ -78,21 +87,36 @@ class Questions:
                     "(task.train, task.heldout)."
                 )
         object.__setattr__(self, "problems", split)
-        object.__setattr__(self, "dropped", len(unreadable))
+        object.__setattr__(self, "dropped", len(unusable))
+
+    def _several_answers(self, alike: Sequence[tuple[Row, Problem]]) -> str:
+        """What is wrong with the same question at several places; empty if its answers are equal."""
+        (row, problem), *others = alike
+        for other, again in others:
+            if again.answer != problem.answer and self.same(again.answer, problem.answer) != Outcome.RIGHT:
+                answers = f"the answers {problem.answer!r} and {again.answer!r}"
+                return f"{row.where} and {other.where} give one question {answers}: {problem.key[:80]!r}"
+        return ""
 
     def _posed(self, row: Row) -> Problem:
         for name in ("question", "answer"):
-            if not isinstance(row.get(name), str | int | float) or isinstance(row[name], bool):
-                raise ValueError(
-                    f"{row.where} has no text or number for {name!r}, its keys are {sorted(row)}; name the right one "
-                    f"in task.keys.{name}."
-                )
+            if name not in row:
+                there = ", ".join(row.keys_there)
+                raise ValueError(f"{row.where} has no {name!r} but {there}; name the right one in task.keys.{name}.")
+            if not isinstance(row[name], str | int | float) or isinstance(row[name], bool):
+                raise ValueError(f"{row.where} has no text or number as {name!r} but {row[name]!r:.80}; write one.")
+        level = 1 if row.get("level") is None else row["level"]
+        if not isinstance(level, int) or isinstance(level, bool):
+            raise ValueError(
+                f"{row.where} has the level {level!r:.80}; a level is a whole number. Write one, leave it out, or name "
+                "another key in task.keys.level."
+            )
         question, answer = str(row["question"]).strip(), str(row["answer"]).strip()
         if not question:
             raise ValueError(f"{row.where} has an empty question; fill it in or take the line out.")
         check = getattr(self.same, "check_gold", gold_number)
         check(answer)
-        return Problem(question, self.prompt.pose(question, question), answer, int(row.get("level", 1)))
+        return Problem(question, self.prompt.pose(question, question), answer, level)
 
     def draw(self, n: int, generator: random.Random, split: str) -> list[Problem]:
         """n questions: of "train" with replacement, of "heldout" each equally often before one comes again."""
@@ -121,6 +145,8 @@ def jsonl(
 
     Raises ValueError for a file that is not there and for a line that is no object, by name and number.
     """
+    if not train:
+        raise ValueError("task.train is not set; give the path of a file with one JSON object a line.")
     rows = [list(_rows(path, keys, pick)) if path else None for path in (train, heldout)]
     return Questions(rows[0], rows[1], **settings)
 
@@ -132,7 +158,7 @@ def gsm8k(*, train: str | None, heldout: str | None, **settings: Any) -> Questio
     `openai/gsm8k`, main, whose test split is held out. Its answers end in `#### 72`, of which 72 is the gold answer.
     """
     keys = {"question": "question", "answer": "answer"}
-    if train:
+    if train or heldout:
         return jsonl(train=train, heldout=heldout, keys=keys, pick=after_mark, **settings)
     sides = [[_row(entry, f"openai/gsm8k {part} {i}", keys, after_mark) for i, entry in enumerate(_from_hub(part))]
              for part in ("train", "test")]  # fmt: skip
@@ -140,7 +166,7 @@ def gsm8k(*, train: str | None, heldout: str | None, **settings: Any) -> Questio
 
 
 def after_mark(answer: str) -> str:
-    """What follows the last #### of a worked solution, without the commas of its thousands."""
+    """What follows the last #### of a worked solution."""
     return answer.rpartition("####")[2].strip()
 
 
@@ -165,14 +191,20 @@ def _rows(path: str, keys: dict[str, str], pick: Callable[[str], str] | None) ->
     file = Path(path).expanduser()
     if not file.is_file():
         raise ValueError(f"the question file {path} is not there; give the path of a file with one JSON object a line.")
-    with file.open(encoding="utf-8") as lines:
+    with file.open("rb") as lines:
         for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
             try:
-                entry = json.loads(line)
+                text = line.decode("utf-8-sig")  # some editors begin a file with a mark of its encoding
+                if not text.strip():
+                    continue
+                entry = json.loads(text)
+                json.dumps(entry, ensure_ascii=False).encode()  # half a character, "\\ud800", is no text
             except json.JSONDecodeError as error:
                 raise ValueError(f"{path} line {number} is no JSON ({error.msg}); write one object a line.") from None
+            except UnicodeError as error:
+                raise ValueError(f"{path} line {number} is no UTF-8 ({error.reason}); save the file in it.") from None
+            except (ValueError, RecursionError) as error:  # an integer of thousands of digits, thousands of brackets
+                raise ValueError(f"{path} line {number} cannot be read ({error}); shorten it.") from None
             if not isinstance(entry, dict):
                 raise ValueError(f"{path} line {number} is {type(entry).__name__}, not an object; write one a line.")
             yield _row(entry, f"{path} line {number}", keys, pick)
@@ -182,5 +214,5 @@ def _row(entry: dict[str, Any], where: str, keys: dict[str, str], pick: Callable
     row = Row({name: entry[key] for name, key in keys.items() if key in entry})
     if pick and isinstance(row.get("answer"), str):
         row["answer"] = pick(row["answer"])
-    row.where = where
+    row.where, row.keys_there = where, sorted(entry)
     return row

@@ -54,6 +54,11 @@ def checked_levels(name: str, levels: Sequence[int], highest: int, one_in: int) 
         raise ValueError(
             f"task.levels of {name} is {list(levels)}; allowed are levels 1 to {highest}, at least one of them."
         )
+    check_one_in(one_in)
+    return tuple(levels)
+
+
+def check_one_in(one_in: int) -> None:
+    """Raises ValueError for a share that would hold out all problems, or none."""
     if one_in < 2:
         raise ValueError(f"task.one_in is {one_in}; one problem in that many is held out, so it is at least 2. Set 7.")
-    return tuple(levels)

@@ -25,34 +25,45 @@ _WHOLE = r"(?:[1-9]\d{0,2}(?:,\d{3})+|\d+)"  # a group of three after a leading 
 _DECIMAL = rf"(?:{_WHOLE}(?:\.\d+)?|\.\d+)"
 _PLAIN = re.compile(
     rf"(?P<sign>[-+]?)(?P<currency>[$€£]?)(?P<inner>[-+]?)(?P<number>{_DECIMAL})"
-    rf"(?:[eE](?P<e>[-+]?\d{{1,3}})|\s?(?:\\times|×|\*)\s?10\^(?:(?P<t>\d{{1,3}})|\{{(?P<b>[-+]?\d{{1,3}})\}}))?"
-    rf"(?P<percent>\s?%|\s?percent)?(?:\s*(?P<unit>[A-Za-z]+))?",
+    rf"(?:[eE](?P<e>[-+]?\d{{1,3}})|\s?(?:\\times|\\cdot|[×·*])\s?10\^(?:(?P<t>\d{{1,3}})|\{{(?P<b>[-+]?\d{{1,3}})\}}))?"
+    rf"(?P<percent>\s?%|\s?percent)?(?P<behind>\s?[$€£])?(?:\s*(?P<unit>[A-Za-z]+))?",
     re.ASCII,
 )
 _FRACTION = re.compile(
     rf"(?P<sign>[-+]?)(?:(?P<whole>{_WHOLE})(?:\s+|(?=\\)))?"  # "11/2" has no whole part
-    rf"(?:(?P<a>{_WHOLE})\s?/\s?(?P<b>{_WHOLE})|\\[dt]?frac\{{(?P<c>{_WHOLE})\}}\{{(?P<d>{_WHOLE})\}}"
-    rf"|\\[dt]?frac(?P<e>\d)(?P<f>\d))",
+    rf"(?:(?P<a>{_WHOLE})\s?/\s?(?P<b>-?{_WHOLE})"
+    rf"|\\[cdt]?frac(?:\{{(?P<c>[-+]?{_WHOLE})\}}|\s?(?P<d>\d))(?:\{{(?P<e>[-+]?{_WHOLE})\}}|\s?(?P<f>\d)))"
+    rf"(?:\s*(?P<unit>[A-Za-z]+))?",
     re.ASCII,
 )
-_DASHES = str.maketrans(dict.fromkeys("\u2010\u2011\u2012\u2013\u2212", "-"))
+_ALIKE = str.maketrans(dict.fromkeys("\u2010\u2011\u2012\u2013\u2212", "-") | {"\u00a0": " "})
+_RAISED = re.compile("(?<=10)[\u207b\u2070\u00b9\u00b2\u00b3\u2074-\u2079]+")
+_LOWERED = str.maketrans("\u207b\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079", "-0123456789")
+_DEGREES = re.compile(r"\s?(?:\u00b0|\^\s?(?:\\circ|\{\\circ\}))")
 _TEXT = re.compile(r"\\(?:text|mathrm)\{([^{}]*)\}")
-_GROUPING = re.compile(r"(?<=\d)(?:\\,|\\!|\{,\}|[\u2009\u202f])(?=\d{3})", re.ASCII)
+_GROUPING = re.compile(r"(?<=\d)(?:\\,|,?\\!|\{,\}|[\u2009\u202f])(?=\d{3})", re.ASCII)
 _PAIRS = (("**", "**"), ("__", "__"), ("$$", "$$"), ("\\(", "\\)"), ("\\[", "\\]"), ("\\text{", "}"), ("\\boxed{", "}"))
-_PAIRS += (("\\mathrm{", "}"), ("*", "*"), ("`", "`"), ('"', '"'), ("'", "'"), ("$", "$"), ("\u201c", "\u201d"))
+_PAIRS += (("\\mathrm{", "}"), ("\\mathbf{", "}"), ("\\textbf{", "}"))
+_PAIRS += (("*", "*"), ("`", "`"), ('"', '"'), ("'", "'"), ("$", "$"), ("\u201c", "\u201d"))
 
 
 def number(text: str) -> Fraction | None:
     """The number that `text` writes, or None.
 
-    Read are integers, decimals, groups of three (`1,800`, `1\\,800`), fractions (`1/2`, `\\frac{1}{2}`, `1 1/2`),
-    powers of ten (`1.8e3`, `1.8 \\times 10^{3}`), percentages, any common minus sign, a currency sign or one unit of
-    the list UNITS, and marks around it (Markdown, LaTeX, quotes, a full stop at the end).
+    Read are integers, decimals, groups of three (`1,800`, `1\\,800`), fractions (`1/2`, `\\frac{1}{2}`, `1 1/2`), a
+    number times a power of ten (`1.8e3`, `1.8 \\times 10^{3}`), percentages, any common minus sign, a currency sign or
+    one unit of the list UNITS, and marks around it (Markdown, LaTeX, quotes, a full stop at the end).
     """
     if len(text) > LONGEST:
         return None
-    text = _GROUPING.sub(",", _bare(text).translate(_DASHES)).replace("\\$", "$").replace("\\%", "%")
-    if "\\" in text or "~" in text:
+    text = _bare(text)
+    if len(text.splitlines()) > 1:
+        return None  # "5" above "1/2" are two numbers, and not five and a half
+    text = _GROUPING.sub(",", text.translate(_ALIKE)).replace("\\$", "$").replace("\\%", "%")
+    if not text.isascii():
+        text = _RAISED.sub(lambda power: f"^{{{power[0].translate(_LOWERED)}}}", text)
+    if "\\" in text or "~" in text or "\u00b0" in text:
+        text = _DEGREES.sub(" degrees", text)
         text = _TEXT.sub(r" \1", text).replace("\\ ", " ").replace("\\,", " ").replace("~", " ").strip()
     if match := _PLAIN.fullmatch(text):
         return _plain(match)
@@ -80,8 +91,7 @@ def _bare(text: str) -> str:
 def _plain(match: re.Match) -> Fraction | None:
     if match["sign"] and match["inner"] or match["inner"] and not match["currency"]:
         return None  # "--3" and "+-3" are no numbers
-    unit = match["unit"]
-    if unit and (unit.lower() not in UNITS or match["percent"] or match["currency"]):
+    if not _counts(match["unit"]) or sum(map(bool, match.group("unit", "percent", "currency", "behind"))) > 1:
         return None
     value = Fraction(match["number"].replace(",", ""))
     value *= Fraction(10) ** int(match["e"] or match["t"] or match["b"] or 0)
@@ -91,9 +101,17 @@ def _plain(match: re.Match) -> Fraction | None:
 
 
 def _fraction(match: re.Match) -> Fraction | None:
-    above, below = next((match[a], match[b]) for a, b in ("ab", "cd", "ef") if match[a])
-    below = int(below.replace(",", ""))
+    above, below = match["a"] or match["c"] or match["d"], match["b"] or match["e"] or match["f"]
+    inner = "-" in above + below or "+" in above + below
+    if not _counts(match["unit"]) or inner and (match["sign"] or match["whole"] or "-" in below and "-" in above):
+        return None  # as with decimals, one sign is a number and two are none
+    above, below = int(above.replace(",", "")), int(below.replace(",", ""))
     if not below:
         return None
-    value = int((match["whole"] or "0").replace(",", "")) + Fraction(int(above.replace(",", "")), below)
+    value = int((match["whole"] or "0").replace(",", "")) + Fraction(above, below)
     return -value if match["sign"] == "-" else value
+
+
+def _counts(unit: str | None) -> bool:
+    """Whether a word behind a number leaves it the number that it is."""
+    return unit is None or unit.lower() in UNITS
