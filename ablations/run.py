@@ -194,7 +194,9 @@ def _recorded(cfg, config, knobs, cell, overrides, results, watch) -> str:
     except (Refused, tracking.ParameterChanged):
         raise
     except KeyboardInterrupt:
-        write_status(cell.folder, "failed", "interrupted; the same command goes on from its last checkpoint")
+        reason = "interrupted; the same command goes on from its last checkpoint"
+        write_status(cell.folder, "failed", reason)
+        mirror.close("failed", reason)  # nothing comes later that would tell the store
         raise
     except Exception as error:  # whatever it is, it must not stop the other runs; traceback and state are kept
         (cell.folder / "traceback.txt").write_text(traceback.format_exc())

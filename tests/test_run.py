@@ -1,7 +1,9 @@
 """Runs from start to end: reproducible, finished once, and never lost without a word."""
 
+import contextlib
 import json
 import re
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -118,6 +120,30 @@ def test_a_raising_run_leaves_its_traceback_and_its_reason(go):
     assert state == "failed"
     assert "levels" in status(folder)["reason"]
     assert "Traceback" in (folder / "traceback.txt").read_text()
+
+
+def test_an_interrupted_run_has_failed_in_the_store_as_well_and_goes_on_by_the_same_command(
+    base, store, results, monkeypatch
+):
+    monkeypatch.setenv("ABLATIONS_RESULTS", str(results))
+    overrides = [*QUICK[:-1], f"base.folder={base}"]
+
+    def stopped(row) -> None:
+        if row["step"] == 2:
+            raise KeyboardInterrupt
+
+    def in_store() -> list[tuple[str, str]]:
+        with contextlib.closing(sqlite3.connect(results / "mlflow.db")) as store:
+            reasons = dict(store.execute("SELECT run_uuid, value FROM tags WHERE key = 'reason'"))
+            runs = store.execute("SELECT run_uuid, status FROM runs").fetchall()
+        return [(ended, reasons[uuid]) for uuid, ended in runs if uuid in reasons]
+
+    with pytest.raises(KeyboardInterrupt):
+        run.run(composed(*overrides), overrides, watch=stopped)
+    (folder,) = results.glob("single/runs/*")
+    assert status(folder)["state"] == "failed"
+    assert in_store() == [("FAILED", status(folder)["reason"])]
+    assert run.run(composed(*overrides), overrides) == "complete" and in_store() == [("FINISHED", "")]
 
 
 def test_a_run_records_what_it_was(go):
