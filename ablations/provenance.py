@@ -1,5 +1,7 @@
 """Since which commit a claim has had its present form: what is written after the runs is no prediction."""
 
+import hashlib
+import json
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,10 +13,10 @@ from yaml import YAMLError
 
 
 def dated(claims: Sequence[Mapping[str, Any]], file: Path) -> list[dict[str, Any]]:
-    """Each claim with `written`: {commit, date}, the first commit of the unbroken line up to the present one at which
-    `file` has this very claim.
+    """Each claim with `written`: {commit, date, form}, the first commit of the unbroken line up to the present one at
+    which `file` has this very claim, and a checksum of the claim, by which a later change of it is seen.
 
-    Both are empty for a claim that differs from the committed one, or where there is no git or no such file.
+    Commit and date are empty for a claim that differs from the committed one, or where there is no git or no such file.
     """
     since: list[tuple[str, str]] = [("", "")] * len(claims)
     unbroken = set(range(len(claims)))
@@ -26,9 +28,14 @@ def dated(claims: Sequence[Mapping[str, Any]], file: Path) -> list[dict[str, Any
         for place in unbroken:
             since[place] = (commit, date)
     return [
-        {**claim, "written": {"commit": commit, "date": date}}
+        {**claim, "written": {"commit": commit, "date": date, "form": form(claim)}}
         for claim, (commit, date) in zip(claims, since, strict=True)
     ]
+
+
+def form(claim: Mapping[str, Any]) -> str:
+    """A checksum of what a claim says, whatever the order of its parts (`analysis.question` computes the same)."""
+    return hashlib.sha256(json.dumps(dict(claim), sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def _history(file: Path) -> list[tuple[str, str]]:

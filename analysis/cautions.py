@@ -1,6 +1,7 @@
 """What a reader must be warned of before numbers of two arms are set side by side."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import pandas as pd
 
@@ -32,9 +33,12 @@ def unlike(settings: Mapping[str, Mapping[str, str]], x: pd.Series, y: pd.Series
     return ""
 
 
-def sentences(stored: Stored, facts: Facts) -> list[str]:
-    """Few informative groups, and what a sweep of the group size holds fixed."""
-    return [*_few_informative(stored), *_group_size(stored, facts)]
+def sentences(stored: Stored, facts: Facts, folder: Path) -> list[str]:
+    """Few informative groups, what a sweep of the group size holds fixed, and what was found out after the runs: a line
+    each of cautions.txt in the ablation's folder, written by hand."""
+    found = folder / "cautions.txt"
+    later = found.read_text(encoding="utf-8").splitlines() if found.is_file() else []
+    return [*_few_informative(stored), *_group_size(stored, facts), *(line.strip() for line in later if line.strip())]
 
 
 def _few_informative(stored: Stored) -> list[str]:

@@ -278,6 +278,7 @@ def measured(found: pd.DataFrame, claim: Claim, rng: np.random.Generator) -> dic
 def _counted(stored: Stored, claim: Claim, found: pd.DataFrame, absent: str) -> dict:
     steps = found.steps if len(found) else pd.Series([0])
     return {
+        "short_of_window": "" if absent else _short_of_window(stored, claim),
         "fewest_steps": steps.min(),
         "most_steps": steps.max(),
         "absent": absent,
@@ -286,6 +287,14 @@ def _counted(stored: Stored, claim: Claim, found: pd.DataFrame, absent: str) -> 
         "unbalanced": len(found) > 0 and found.combinations.nunique() > 1,
         "identical": len(found) > 0 and bool((found.difference == 0).all()),
     }
+
+
+def _short_of_window(stored: Stored, claim: Claim) -> str:
+    """That no run of the two arms came to the end of the window; empty if one did."""
+    arms = stored.runs.run[of_arms(stored.runs, claim)].astype(object)
+    last = stored.rows.step[stored.rows.metric.eq(claim.metric) & stored.rows.run.isin(arms)].max()
+    reaches = not last < claim.window[1]
+    return "" if reaches else f"the window goes to step {claim.window[1]}, but the last one measured is {last}"
 
 
 def _noted(row: Mapping) -> str:
@@ -299,6 +308,8 @@ def _noted(row: Mapping) -> str:
         notes.append("no pair of complete runs has this metric in the window")
     elif row["verdict"] == NO_VERDICT:
         notes.append(f"{row['seeds']} paired seeds; a verdict needs {FEWEST_SEEDS}")
+    if row["n"] and row["short_of_window"]:
+        notes.append(row["short_of_window"])
     if row["n"] and row["without_values"]:
         notes.append(f"{row['without_values']} more pairs of complete runs have no step to be compared at")
     if row["apart"]:

@@ -13,6 +13,7 @@ from analysis.arms import CHOICES
 from analysis.claims import Verdicts, main_knob
 from analysis.load import Stored
 from analysis.plots.hacking import CARELESS, STRICT
+from analysis.plots.layout import Layout
 from analysis.question import STEP, Asked, Question
 
 FIGURES = (
@@ -28,7 +29,8 @@ LENGTHS = ("length/mean", "length/correct", "length/incorrect")
 LEVEL = "accuracy/heldout/level_"
 FOREST = (
     "Paired differences of the claims: mean (marker) and 95 % t interval (bar), every single pair (ticks), and the "
-    "margin inside which a difference counts as none (grey band)."
+    "margin inside which a difference counts as none (grey band). Whether a difference is none is decided by its 90 % "
+    "interval, which is narrower than the bar: two one-sided tests at 5 %."
 )
 CURVES = (
     "Mean over seeds with its 95 % t band, which may reach beyond the panel; thin lines are single seeds; n is the "
@@ -43,7 +45,7 @@ HACKING = (
 FRONTIER = (
     "Held-out accuracy at the last step against the KL to the base policy over the last third of the steps, on a "
     "logarithmic axis. Small points are single runs, large ones the means of arms with 95 % t intervals in both "
-    "directions."
+    "directions. The colours are those of the other figures; the markers tell what else was swept."
 )
 FEWEST = 5  # steps at which held-out accuracy and KL are both known, for a path; else training accuracy stands in
 
@@ -93,7 +95,7 @@ def draw(stored: Stored, question: Question, verdicts: Verdicts, folder: Path) -
         figures.append(saved(f"{each.y}-{each.x}".replace("/", "_"), _against(each), figure))
     if hacked(asked, logged):
         figures.append(saved("hacking", HACKING, plots.hacking(stored.rows, arm, runs, **how)))
-    if bought := _bought(stored, question, logged, runs):
+    if bought := _bought(stored, question, logged, found, arm):
         figures.append(saved(*bought))
     for name, caption_of, make in _comparisons(stored, logged, arm, runs, how):
         figures.append(saved(name, caption_of, make()))
@@ -128,13 +130,14 @@ def _against(wanted: Asked) -> str:
 
 
 def _bought(
-    stored: Stored, question: Question, logged: list[str], runs: pd.DataFrame
+    stored: Stored, question: Question, logged: list[str], found: Layout, arm: str
 ) -> tuple[str, str, Figure] | None:
     """(file name, caption, figure) of accuracy against KL where the coefficient of the KL was swept."""
     kl = next((m for m in (*(c.metric for c in question.claims), "kl/k1") if m.startswith("kl/") and m in logged), None)
-    if kl is None or "accuracy/heldout" not in logged or "beta" not in stored.knobs or runs.beta.nunique() < 2:
+    if kl is None or "accuracy/heldout" not in logged or "beta" not in stored.knobs or stored.runs.beta.nunique() < 2:
         return None
-    figure = plots.frontier(stored.rows, kl, "accuracy/heldout", "beta", stored.runs, question.placebo)
+    how = {"styles": found.styles, "everywhere": found.everywhere}
+    figure = plots.frontier(stored.rows, kl, "accuracy/heldout", arm, found.runs, **how)
     return "frontier", FRONTIER, figure
 
 
@@ -175,7 +178,8 @@ def _comparisons(
     if set(pair) <= set(logged):
         caption = (
             "Share of groups whose rewards agree, against the share that the spread of success rates predicts for "
-            "groups of this size. A point is the mean over a sixth of a run's steps; n is the number of runs."
+            "groups of this size, taken to be Beta distributed: at a distance from the diagonal they are not. A point is "
+            "the mean over a sixth of a run's steps; n is the number of runs."
         )
         yield "zero_advantage", caption, lambda: plots.agreement(rows, *pair, arm, runs, **how)
     if done and any(m.startswith(LEVEL) for m in logged):

@@ -1,5 +1,7 @@
 """The question of an ablation and its claims, as the crossing wrote them down at its start."""
 
+import hashlib
+import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,7 +29,8 @@ class Claim(NamedTuple):
     expect: greater, less, equal, or identical (bit by bit). target: what the difference is compared with, 0 unless the
     claim expects a number. margin: in the metric's unit, a difference from the target inside it is a null; None where
     the claim has none. at: another metric -> (low, high), only the steps of the window at which a run is inside count
-    (see `analysis.matched`). written: (commit, ISO date) at which the claim got its present form, empty if not known.
+    (see `analysis.matched`). written: (commit, ISO date) at which the claim got its present form, empty if not known or
+    if it was changed since the crossing wrote it down.
     """
 
     says: str
@@ -139,7 +142,6 @@ def claim(given: Mapping) -> Claim:
     at = given.get("at") or {}
     if not all(isinstance(band, Sequence) and len(band) == 2 and band[0] < band[1] for band in at.values()):
         raise BadClaim(f"at is {at}; it must name bands as {{metric: [low, high]}} with low < high.")
-    written = given.get("written") or {}
     return Claim(
         given["says"],
         given["metric"],
@@ -151,8 +153,18 @@ def claim(given: Mapping) -> Claim:
         str(given.get("paper", "")),
         {metric: tuple(band) for metric, band in at.items()},
         target,
-        (str(written.get("commit", "")), str(written.get("date", ""))),
+        _written(given),
     )
+
+
+def _written(given: Mapping) -> tuple[str, str]:
+    """(commit, date), both empty if the claim is not the one that was written down with them."""
+    written = given.get("written") or {}
+    said = {key: part for key, part in given.items() if key != "written"}
+    checksum = hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()[:16]
+    if written.get("form", checksum) != checksum:
+        return "", ""
+    return str(written.get("commit", "")), str(written.get("date", ""))
 
 
 def _expected(expect: object) -> tuple[str, float]:

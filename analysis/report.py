@@ -145,7 +145,7 @@ def report(
         changes=evaluated.changes(counted),
         same_arm=same_arm.check(stored, question),
         same=[(*each, identical.arms_apart(stored, *each[:2])) for each in _by_construction(stored, question)],
-        cautions=cautions.sentences(stored, facts),
+        cautions=cautions.sentences(stored, facts, folder),
         facts=facts,
         strangers=strangers,
         again=replicated.section(results, question, verdicts.table),

@@ -1,5 +1,6 @@
 """The sections of a report, as blocks of a page (`analysis.page`)."""
 
+import math
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -92,7 +93,7 @@ def _verdict(given: Material) -> list[Block]:
             "window at which both have the metric; with “while”, each run over its own steps inside that band (of the "
             "mean over 5 steps), so that the arms are compared where they are equally far. Metric, window and margin "
             "are those that the crossing wrote down at its start. “Pairs for 80 % power” takes the observed difference "
-            "and spread for the true ones."
+            "and spread for the true ones; “at the margin” takes a difference as large as the margin."
         ),
         Bullets([[Emphasis(verdict), f": {what}."] for verdict, what in words.MEANING.items() if verdict in tally]),
     ]
@@ -144,7 +145,7 @@ def _same(same: Sequence[tuple[str, str, str, str]]) -> list[Block]:
 def _judged(rows: list[dict]) -> Table:
     head = ["", "claim", "verdict", "difference", "95 % interval", "n", "not counted", "p (Holm)", "p (sign flip)"]
     return Table(
-        [*head, "margin", "pairs for 80 % power"],
+        [*head, "margin", "pairs for 80 % power", "… at the margin"],
         [
             [
                 row["claim"],
@@ -158,6 +159,7 @@ def _judged(rows: list[dict]) -> Table:
                 p_value(row["p_sign_flip"]),
                 f"{row['margin']:g}" if row["margin"] > 0 else "–",
                 whole(row["seeds_needed"]),
+                "–" if math.isnan(row["seeds_for_margin"]) else whole(row["seeds_for_margin"]),
             ]
             for row in rows
         ],

@@ -25,7 +25,7 @@ MEANING = {
     REVERSED: "the difference has the other sign, Holm-adjusted p < .05 (of equality: outside the margin)",
     NULL: "not significant, and the 90 % interval lies inside the margin: no difference that matters",
     UNDERPOWERED: "these runs can neither confirm the claim nor rule it out",
-    NO_VERDICT: f"fewer than {FEWEST_SEEDS} paired seeds",
+    NO_VERDICT: f"fewer than {FEWEST_SEEDS} paired seeds, or nothing that can be compared; the claim's note says which",
 }
 
 

@@ -119,6 +119,15 @@ def test_both_ends_of_the_window_count_and_nothing_outside(tmp_path):
     assert row.difference == 2 and row.fewest_steps == row.most_steps == 2
 
 
+def test_a_window_that_no_run_came_to_the_end_of_is_said_to_be_one(tmp_path):
+    whole, short = ({"m": {10: 3.0, 20: 1.0, 30: 5.0}}, {"m": {10: 3.0, 15: 1.0}})
+    for place, points in enumerate((whole, short)):
+        cells = [Cell({"k": arm}, seed, points, "r") for seed in range(5) for arm in "ab"]
+        (folder := tmp_path / str(place)).mkdir()
+        note = judge(folder, cells).table.note[0]
+        assert ("the window goes to step 20, but the last one measured is 15" in note) == (points is short)
+
+
 def test_a_step_at_which_one_run_lacks_the_metric_is_left_out_of_both_and_the_steps_are_counted(tmp_path):
     cells = two_arms(CLEAR)
     del cells[0].points["m"][20]  # its partner has it: without pairing steps this would cost 2.5 units

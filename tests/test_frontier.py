@@ -6,6 +6,7 @@ from synthetic import Cell, write, write_question
 
 from analysis import load, plots
 from analysis.load import Absent
+from analysis.look import Style
 from analysis.question import of_the_crossing, read_question
 
 CLAIM = {"says": "a", "metric": "kl/k1", "window": [1, 3], "compare": {"beta": [0.2, 0]}, "expect": "less"}
@@ -29,7 +30,7 @@ def stored(tmp_path):
 
 
 def test_a_run_stands_at_its_last_accuracy_and_its_mean_kl_of_the_last_third(stored):
-    figure = plots.frontier(stored.rows, "kl/k1", "accuracy/heldout", "beta", stored.runs, {"reward": "random"})
+    figure = plots.frontier(stored.rows, "kl/k1", "accuracy/heldout", "beta", stored.runs)
     (ax,) = figure.axes
     points = sorted(tuple(point) for group in ax.collections for point in getattr(group, "get_offsets", list)())
     runs = [p for p in points if p[1] in (0.9, 0.6, 0.1)]
@@ -39,10 +40,23 @@ def test_a_run_stands_at_its_last_accuracy_and_its_mean_kl_of_the_last_third(sto
     means = sorted((round(line.get_xdata()[0], 2), line.get_ydata()[0]) for line in marked)
     assert means == [(0.12, 0.6), (0.42, 0.9), (2.02, pytest.approx(0.1))]
     told = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert told == ["all runs (n = 3 and 3)", "placebo (n = 3)", "beta 0", "beta 0.2"]
+    assert told == ["0.0 (n = 3)", "0.2 (n = 3)", "reward correctness", "reward random"]
+
+
+def test_an_arm_has_the_colour_of_the_other_figures_and_a_lone_arm_its_grey(stored):
+    runs = stored.runs.assign(kl=pd.Categorical(["k1", "k3", "k1"] * 3))
+    styles = {"0": Style("#0000ff", (), "o"), "0.2": Style("#00ff00", (), "s"), "placebo": Style("#777777", (), "<")}
+    names = [f"{b:g}" if r == "correctness" else "placebo" for b, r in zip(runs.beta, runs.reward, strict=True)]
+    runs = runs.assign(beta=pd.Categorical(names, categories=list(styles)))
+    how = {"styles": styles, "everywhere": ["placebo"]}
+    figure = plots.frontier(stored.rows, "kl/k1", "accuracy/heldout", "beta", runs, **how)
+    (ax,) = figure.axes
+    ends = {line.get_ydata()[0]: line for line in ax.lines if line.get_marker() != "None"}
+    drawn = {round(y, 2): (line.get_color(), line.get_marker()) for y, line in ends.items()}
+    assert drawn[0.9][0] == "#0000ff" and drawn[0.6][0] == "#00ff00" and drawn[0.1] == ("#777777", "<")
 
 
 def test_without_a_complete_run_there_is_nothing_to_draw(stored):
     failed = stored.runs.assign(state=pd.Series("failed", index=stored.runs.index))
     with pytest.raises(Absent, match="No complete run has kl/k1"):
-        plots.frontier(stored.rows, "kl/k1", "accuracy/heldout", "beta", failed, {})
+        plots.frontier(stored.rows, "kl/k1", "accuracy/heldout", "beta", failed)

@@ -6,6 +6,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from ablations import provenance
+from analysis.question import read_question
 
 LONGER = {"says": "longer", "metric": "m", "window": [1, 2]}
 WORSE = {"says": "worse", "metric": "a", "window": [1, 2]}
@@ -60,4 +61,21 @@ def test_a_commit_at_which_the_file_was_no_yaml_does_not_hide_the_later_ones(fil
 
 def test_the_claim_itself_is_kept_as_it_is(file):
     (dated,) = provenance.dated([LONGER], file)
-    assert {key: dated[key] for key in LONGER} == LONGER and dated["written"] == {"commit": "", "date": ""}
+    assert {key: dated[key] for key in LONGER} == LONGER
+    assert (dated["written"]["commit"], dated["written"]["date"]) == ("", "")
+
+
+def test_a_claim_that_is_edited_after_the_crossing_wrote_it_down_has_no_commit_any_more(file, tmp_path):
+    whole = {**LONGER, "compare": {"beta": [0.0, 1e-6]}, "expect": "greater", "margin": 0.5, "at": {"kl/k1": [0.1, 1]}}
+    committed(file, whole)
+    kept = tmp_path / "q" / "ablation.yaml"
+    kept.parent.mkdir()
+
+    def read(**changed):
+        claims = [{**claim, **changed} for claim in provenance.dated([whole], file)]
+        OmegaConf.save(OmegaConf.create({"claims": claims}), kept)
+        return read_question(tmp_path, "q").claims[0].written
+
+    assert read()[0] == commits(file, whole)[0] != ""
+    for changed in ({"says": "EDITED"}, {"expect": "equal"}, {"margin": 3.5}, {"window": [1, 3]}):
+        assert read(**changed) == ("", "")

@@ -7,6 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patheffects import Normal, Stroke
 from matplotlib.ticker import MaxNLocator
 
 from analysis import axes, stats
@@ -62,7 +63,7 @@ def against(
 def _paths(ax: Axes, points: pd.DataFrame, states: pd.Series, style: Style) -> None:
     n = points.run.nunique()
     for run, own in points.groupby("run", observed=True):
-        ax.plot(own["at"], own.at_y, color=style.colour, linewidth=0.6, alpha=min(0.5, max(0.2, 5 / n)), zorder=2)
+        ax.plot(own["at"], own.at_y, color=style.colour, linewidth=0.5, alpha=min(0.5, max(0.12, 2 / n)), zorder=2)
         if states[run] in ("failed", "diverged"):
             ax.plot(own["at"].iloc[-1], own.at_y.iloc[-1], "x", color=style.colour, markersize=6, zorder=5)
         elif states[run] == "running":
@@ -78,6 +79,7 @@ def _paths(ax: Axes, points: pd.DataFrame, states: pd.Series, style: Style) -> N
         color=style.colour,
         linewidth=1.8,
         dashes=style.dash or (None, None),
+        path_effects=[Stroke(linewidth=3.4, foreground="white"), Normal()],  # above its own single seeds
         marker=style.marker,
         markersize=4,
         markevery=sorted({*range(0, len(mean), max(1, len(mean) // 7)), len(mean) - 1}),

@@ -103,8 +103,8 @@ def _forest_panel(ax: Axes, group: pd.DataFrame, pairs: pd.DataFrame) -> None:
 
 
 def _label(row: dict) -> str:
-    """What a claim compares, where and over which steps. Long names of arms get a line each: what the labels take from
-    the width, the axis lacks."""
+    """What a claim compares, where, in which band of another metric, and over which steps. Long names of arms get a
+    line each: what the labels take from the width, the axis lacks."""
     steps = (
         f"step {row['first_step']}"
         if row["first_step"] == row["last_step"]
@@ -112,5 +112,6 @@ def _label(row: dict) -> str:
     )
     expected = EXPECTED[row["expect"]].format(row["target"])
     apart = "\n" if len(row["x"]) + len(row["y"]) > LONG else " "
-    lines = [f"{row['claim']}. {row['x']}{apart}− {row['y']}", row["where"], f"{steps}, {expected}"]
+    while_ = f"while {row['at']}" if row.get("at") else ""
+    lines = [f"{row['claim']}. {row['x']}{apart}− {row['y']}", row["where"], while_, f"{steps}, {expected}"]
     return "\n".join(filter(None, lines))
