@@ -26,8 +26,9 @@ def arms(given: Arms | None) -> list[Block]:
         line += [number(row["area"]) + (f" (without {row['area_without']})" if row["area_without"] else "")]
         line += [f"{whole(row['median'])}", f"{row['reached']} of {row['waited']}"]
         if given.reference:
-            chance = f"{number(row['better'], 2)} [{number(row['better_low'], 2)}, {number(row['better_high'], 2)}]"
-            line.append(chance if row["better_n"] else "–")
+            within = f"[{number(row['better_low'], 2)}, {number(row['better_high'], 2)}]"
+            within = "(no interval)" if row["better_reason"] else within
+            line.append(f"{number(row['better'], 2)} {within}" if row["better_n"] else "–")
         if given.placebo:
             line.append(interval({**row, "difference": row["gain"], "low": row["gain_low"], "high": row["gain_high"]}
                                  | {"n": row["gain_n"]}))
@@ -40,6 +41,8 @@ def arms(given: Arms | None) -> list[Block]:
     )
     if given.reference:
         about += f" P(above {given.reference}) is the chance that a run of this arm ends above one of that arm."
+        reasons = dict.fromkeys(reason for reason in given.table.better_reason if reason)
+        about += f" Where it has no interval, {'; '.join(reasons)}." if reasons else ""
     return [Heading("Arms side by side"), text(about), Table(head, lines)]
 
 
