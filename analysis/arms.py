@@ -33,8 +33,8 @@ def measured(stored: Stored, question: Question, *, seed: int = 0) -> Arms | Non
 
     Columns arm, base, n, mean, low, high (95 % t), iqm, iqm_low, iqm_high (bootstrap), area, area_without (runs whose
     course is not whole), median, reached, waited (all runs count, those that did not complete are censored), better,
-    better_low, better_high (probability of improvement over the reference), gain, gain_low, gain_high, gain_n (paired
-    differences to the placebo).
+    better_low, better_high, better_reason (probability of improvement over the reference, and why it has no interval),
+    gain, gain_low, gain_high, gain_n (paired differences to the placebo).
     """
     metric = next((m for m in CHOICES if (stored.rows.metric == m).any()), None)
     if metric is None:
@@ -78,8 +78,8 @@ def measured(stored: Stored, question: Question, *, seed: int = 0) -> Arms | Non
 
 
 def _named(name: str, found: stats.Interval | None) -> dict:
-    mean, low, high, n, _ = found or stats.Interval(math.nan, math.nan, math.nan, 0)
-    return {name: mean, f"{name}_low": low, f"{name}_high": high, f"{name}_n": n}
+    mean, low, high, n, reason = found or stats.Interval(math.nan, math.nan, math.nan, 0)
+    return {name: mean, f"{name}_low": low, f"{name}_high": high, f"{name}_n": n, f"{name}_reason": reason}
 
 
 def _better(values: pd.DataFrame, own: pd.DataFrame, knob: str, question: Question, rng) -> stats.Interval | None:

@@ -83,7 +83,8 @@ def improvement_interval(
     """Mean over strata of the probability that a run of x beats a run of y of the same stratum, with its interval.
 
     x, y: one list of run values per stratum, in the same order. .5 means neither is ahead; how far ahead it does not
-    say.
+    say. No interval, and the reason, where every stratum has all its pairs in one order: so has every resample then,
+    and 1.0 from two runs a side would look as sure as from two hundred.
     """
     if len(x) != len(y):
         raise ValueError(f"x has {len(x)} strata and y has {len(y)}; both need the same ones in the same order.")
@@ -93,7 +94,12 @@ def improvement_interval(
         pairs = zip(parts[::2], parts[1::2], strict=True)
         return np.mean([_wins(a, b) for a, b in pairs], axis=0)
 
-    return _drawn(samples, chance, rng, level, draws)
+    found = _drawn(samples, chance, rng, level, draws)
+    orders = [set(np.unique(np.sign(a[:, None] - b))) for a, b in zip(samples[::2], samples[1::2], strict=True)]
+    if found.reason or any(len(order) > 1 for order in orders):
+        return found
+    seen = "no run of either arm is ahead" if orders == [{0}] * len(orders) else "every run of one arm is ahead"
+    return found._replace(low=math.nan, high=math.nan, reason=f"{seen}: resampling says nothing of how sure that is")
 
 
 def _wins(x: np.ndarray, y: np.ndarray) -> np.ndarray:

@@ -4,6 +4,7 @@ import pandas as pd
 
 from analysis import look
 from analysis.arms import Arms
+from analysis.claims import FEWEST_SEEDS
 from analysis.page import Block, Fold, Heading, Table, text
 from analysis.words import interval, number, p_value, whole
 
@@ -26,8 +27,9 @@ def arms(given: Arms | None) -> list[Block]:
         line += [number(row["area"]) + (f" (without {row['area_without']})" if row["area_without"] else "")]
         line += [f"{whole(row['median'])}", f"{row['reached']} of {row['waited']}"]
         if given.reference:
-            chance = f"{number(row['better'], 2)} [{number(row['better_low'], 2)}, {number(row['better_high'], 2)}]"
-            line.append(chance if row["better_n"] else "–")
+            within = f"[{number(row['better_low'], 2)}, {number(row['better_high'], 2)}]"
+            within = "(no interval)" if row["better_reason"] else within
+            line.append(f"{number(row['better'], 2)} {within}" if row["better_n"] else "–")
         if given.placebo:
             line.append(interval({**row, "difference": row["gain"], "low": row["gain_low"], "high": row["gain_high"]}
                                  | {"n": row["gain_n"]}))
@@ -40,6 +42,8 @@ def arms(given: Arms | None) -> list[Block]:
     )
     if given.reference:
         about += f" P(above {given.reference}) is the chance that a run of this arm ends above one of that arm."
+        reasons = dict.fromkeys(reason for reason in given.table.better_reason if reason)
+        about += f" Where it has no interval, {'; '.join(reasons)}." if reasons else ""
     return [Heading("Arms side by side"), text(about), Table(head, lines)]
 
 
@@ -53,15 +57,30 @@ def passes(gains: pd.DataFrame, changes: pd.DataFrame) -> list[Block]:
         for r in gains.itertuples()
     ]
     kinds = ["gained", "lost", "solved", "unsolved", "undecided"]
-    tally = changes.groupby(["arm", "base"], observed=True, sort=False).change.value_counts().unstack(fill_value=0)
-    tally = tally.reindex(columns=kinds, fill_value=0).reset_index()
+    tally = changes.groupby(["arm", "base", "runs"], observed=True, sort=False).change.value_counts()
+    tally = tally.unstack(fill_value=0).reindex(columns=kinds, fill_value=0).reset_index().astype(object)
+    untested = tally.runs.gt(1) & tally.runs.lt(FEWEST_SEEDS)
+    tally.loc[untested, ["gained", "lost"]] = "–"
     moved = changes[changes.change.isin(["gained", "lost"])]
     each = [
         [r.arm, r.base, r.problem, r.change, f"{r.correct_before} of {r.samples_before}", f"{r.correct} of {r.samples}"]
         + [p_value(r.p)]
         for r in moved.itertuples()
     ]
-    columns = ["arm", "base", "problem", "change", "right before", "right after", "p (Fisher)"]
+    columns = ["arm", "base", "problem", "change", "right before", "right after", "p"]
+    how = (
+        "Problems, answers of all runs together: gained and lost where the share of right answers changed at a false "
+        "discovery rate of 5 %; solved, more often right than not before and after; unsolved, never right. "
+    )
+    if tally.runs.ge(FEWEST_SEEDS).any():
+        how += (
+            "Neither the draw of the answers nor that of the runs may explain a change: p is the largest of Fisher's "
+            "over all answers, Fisher's with each run counted as one answer, and the paired t test over the runs. "
+        )
+    if untested.any():
+        how += f"Fewer than {FEWEST_SEEDS} runs are not tested (–): too few to tell the arm from the luck of its runs. "
+    if tally.runs.eq(1).any():
+        how += "With one run p is Fisher's over its answers: what is gained and lost is so for that one policy. "
     return [
         Heading("pass@k, and the problems gained and lost"),
         text(
@@ -69,11 +88,8 @@ def passes(gains: pd.DataFrame, changes: pd.DataFrame) -> list[Block]:
             "run's gain is over its own evaluation of the base policy, so the interval holds the base's error too."
         ),
         Table(head, lines),
-        text(
-            "Problems, answers of all seeds together: gained and lost where the share of right answers changed at a "
-            "false discovery rate of 5 %; solved, more often right than not before and after; unsolved, never right."
-        ),
-        Table(["arm", "base", *kinds], tally.astype(object).values.tolist()),
+        text(how.strip()),
+        Table(["arm", "base", "n", *kinds], tally.values.tolist()),
         *([Fold(f"{len(each)} problems gained or lost", [Table(columns, each, main=2)])] if each else []),
     ]
 

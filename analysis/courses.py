@@ -13,7 +13,8 @@ from scipy import stats as scipy_stats
 
 class Waiting(NamedTuple):
     """Steps until a level was reached, over runs. median: of the Kaplan-Meier estimate, infinite where fewer than half
-    reached it; low, high: its 95 % interval, infinite ends included. reached of n runs; the others are censored."""
+    reached it; low, high: its 95 % interval, infinite ends included, low NaN where nothing is known of it. reached of n
+    runs; the others are censored."""
 
     median: float
     low: float
@@ -65,7 +66,11 @@ def steps_to(
 def waiting(steps: Sequence[float], reached: Sequence[bool]) -> Waiting:
     """Median waiting time with censoring: Kaplan and Meier's survival curve, its interval from Greenwood's formula
     (log-log). Dropping the runs that never arrived, or counting them at their last step, would make the arm faster than
-    it is."""
+    it is.
+
+    The formula has no value where the curve is at 0: if half and all arrive at one step (one run alone among them), low
+    is NaN. Behind the last step nothing is known, so low is at most that one.
+    """
     steps, reached = np.asarray(steps, dtype=float), np.asarray(reached, dtype=bool)
     if not len(steps):
         return Waiting(math.nan, math.nan, math.nan, 0, 0)
@@ -77,11 +82,14 @@ def waiting(steps: Sequence[float], reached: Sequence[bool]) -> Waiting:
         ends = curve.confidence_interval(0.95, method="log-log")
 
     def half(survival) -> float:
-        below = curve.quantiles[np.nan_to_num(survival, nan=1.0) <= 0.5]
+        # 1/2 is a product of shares such as 23/24, which rounding leaves a little above it
+        below = curve.quantiles[np.nan_to_num(survival, nan=1.0) <= 0.5 + 1e-12]
         return float(below[0]) if len(below) else math.inf
 
-    low = half(ends.low.probabilities)
-    return Waiting(half(curve.probabilities), low, half(ends.high.probabilities), int(reached.sum()), len(steps))
+    median, low = half(curve.probabilities), half(ends.low.probabilities)
+    if math.isinf(low):
+        low = math.nan if math.isfinite(median) else float(steps.max())
+    return Waiting(median, low, half(ends.high.probabilities), int(reached.sum()), len(steps))
 
 
 def faster(x: pd.DataFrame, y: pd.DataFrame) -> float:

@@ -62,17 +62,20 @@ def gains(counted: pd.DataFrame, ks: list[int]) -> pd.DataFrame:
 
 
 def changes(counted: pd.DataFrame) -> pd.DataFrame:
-    """Per arm and base, the problems by what became of them (`passk.gained_and_lost`), counts added up over seeds."""
+    """Per arm and base, the problems by what became of them between each run's own first and last evaluation
+    (`passk.gained_and_lost`), and `runs`, how many have two. Ungraded answers are left out of their run on both sides;
+    where all runs share one evaluation of the base, its answers are counted once."""
     found = []
     for (arm, base), own in counted.groupby(["arm", "base"], observed=True, sort=False):
-        first, last = own.step.min(), own.step.max()
-        if first == last:
+        runs = [run for _, run in own.groupby("seed", observed=True) if run.step.nunique() > 1]
+        sides = [(before, after) for before, after in (_sides(run, 1) for run in runs) if len(before)]
+        if not sides:
             continue
-        before, after = (passk.pooled([own[own.step.eq(step)]]) for step in (first, last))
-        both = sorted(set(before.problem[before.samples > 0]) & set(after.problem[after.samples > 0]))
-        sides = [side[side.problem.isin(both)] for side in (before, after)]
-        found.append(passk.gained_and_lost(*sides).assign(arm=arm, base=base))
-    return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=["arm", "base", "change"])
+        bases = [run[run.step.eq(run.step.min())].sort_values("problem", ignore_index=True) for run in runs]
+        shared = len(runs) > 1 and all(_same(one, bases[0]) for one in bases)
+        table = passk.gained_and_lost(*zip(*sides, strict=True), shared=shared)
+        found.append(table.assign(arm=arm, base=base, runs=len(sides)))
+    return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=["arm", "base", "runs", "change"])
 
 
 def _sides(run: pd.DataFrame, k: int) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -104,7 +104,11 @@ def sign_flip(
     n = len(values)
     if n == 0 or not np.isfinite(values).all():
         return math.nan
-    bar = abs(values.sum()) * (1 - 1e-12) - 1e-300  # the same sum in another order must count as a tie
+    if not (largest := np.abs(values).max()):
+        return 1.0
+    values = values / largest  # so that no sum overflows and no tolerance underflows
+    # the same sum in another order must count as a tie; it may be zero, so the tolerance is that of its terms
+    bar = abs(values.sum()) - 1e-12 * np.abs(values).sum()
     if n <= exact_up_to:
         # the first sign may be fixed: the two-sided statistic does not change when all signs turn
         signs = np.array([(1, *rest) for rest in itertools.product((1, -1), repeat=n - 1)])

@@ -35,6 +35,7 @@ def number(v: float, digits: int = 3, sign: bool = False) -> str:
         return "–"
     if math.isinf(v):
         return "∞" if v > 0 else "−∞"
+    v = v or 0.0  # a minus zero is a zero
     text = f"{v:{'+' if sign else ''}#.{digits}g}".removesuffix(".")
     if "e" in text and 1e-4 <= abs(v) < 1e6:
         text = f"{v:{'+' if sign else ''}.0f}"
@@ -42,15 +43,22 @@ def number(v: float, digits: int = 3, sign: bool = False) -> str:
 
 
 def whole(v: float) -> str:
-    """A count, or a mean of counts: 42, 20.5, ∞."""
-    return number(v) if not math.isfinite(v) else f"{v:,.0f}" if v == round(v) else f"{v:.1f}"
+    """A count, or a mean of counts: 42, 20.5, ∞; with more digits where one would make it a zero."""
+    if not math.isfinite(v) or 0 < abs(v) < 0.05:
+        return number(v)
+    return f"{v or 0.0:,.0f}" if v == round(v) else f"{v:.1f}"
 
 
 def p_value(v: float, equals: str = "") -> str:
-    """0.013, < 0.001, and more digits where three would hide on which side of .05 it is."""
+    """0.013, < 0.001, and as many digits as show on which side of .05 it is."""
     if math.isnan(v):
         return "–"
-    return "< 0.001" if v < 0.001 else f"{equals}{v:.{5 if abs(v - 0.05) < 0.0005 else 3}f}"
+    if v < 0.001:
+        return "< 0.001"
+    digits = 5 if abs(v - 0.05) < 0.0005 else 3
+    while v != 0.05 and float(f"{v:.{digits}f}") == 0.05:
+        digits += 1
+    return f"{equals}{v:.{digits}f}"
 
 
 def ends(low: float, high: float) -> str:

@@ -66,6 +66,16 @@ def test_the_chance_of_ending_above_the_reference_is_against_the_second_arm_of_t
     assert math.isnan(table.better["aggregate=constant"])
 
 
+def test_arms_that_do_not_overlap_are_reported_without_an_interval_and_with_the_reason(tmp_path):
+    found = measured(tmp_path, cells())
+    row = found.table.set_index("arm").loc["aggregate=sequence_mean"]
+    assert row.better == 1 and math.isnan(row.better_low) and math.isnan(row.better_high)
+    report(tmp_path, "x")
+    text = (tmp_path / "x" / "report.md").read_text()
+    assert "| 1.0 (no interval) |" in text
+    assert "Where it has no interval, every run of one arm is ahead: resampling says nothing of how sure" in text
+
+
 def test_gains_are_stated_over_the_placebo_where_there_is_one(tmp_path):
     given = cells((("constant", 0.8, 10),), reward="correctness") + cells((("constant", 0.3, 10),), reward="random")
     claim = CLAIM | {"compare": {"reward": ["correctness", "random"]}}

@@ -58,6 +58,27 @@ def test_the_probability_of_improvement_counts_ties_half():
         bootstrap.improvement_interval([x, x], [y], rng())
 
 
+@pytest.mark.parametrize("n", [2, 3, 8])
+def test_arms_that_do_not_overlap_have_a_probability_of_improvement_and_no_interval(n):
+    """From two runs a side 1.0 [1.0, 1.0] would look as sure as from two hundred."""
+    low, high = np.arange(n) * 1.0, 100.0 + np.arange(n)
+    ahead = "every run of one arm is ahead: resampling says nothing of how sure that is"
+    for x, y, chance in (([high], [low], 1), ([low], [high], 0), ([high, low], [low, high], 0.5)):
+        found = bootstrap.improvement_interval(x, y, rng())
+        assert found.mean == chance and np.isnan([found.low, found.high]).all() and found.reason == ahead
+    constant = bootstrap.improvement_interval([[1.0] * n], [[0.5] * n], rng())
+    assert np.isnan(constant.low) and constant.reason == ahead
+    alike = bootstrap.improvement_interval([[0.5] * n], [[0.5] * n], rng())
+    assert alike.mean == 0.5 and np.isnan(alike.low) and alike.reason.startswith("no run of either arm is ahead")
+
+
+def test_one_pair_out_of_order_is_enough_for_an_interval():
+    found = bootstrap.improvement_interval([[1.0, 2, 3, 4]], [[0.0, 0.1, 0.2, 1.5]], rng())
+    assert found.low < found.mean < 1 and found.high <= 1 and not found.reason
+    tie = bootstrap.improvement_interval([[1.0, 2, 3, 4]], [[0.0, 0.1, 0.2, 1.0]], rng())
+    assert tie.low < tie.mean and not tie.reason
+
+
 def covered(n, statistic, truth, sims, draws=600):
     own = rng(n)
     hits = 0

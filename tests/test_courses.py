@@ -1,6 +1,7 @@
 """Area under a course, steps until a level, and what censoring does to both."""
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pandas as pd
@@ -46,6 +47,40 @@ def test_the_median_wait_counts_those_who_never_arrived():
     assert found.median == math.inf and (found.reached, found.n) == (2, 5) and found.low <= 60
     assert courses.waiting([10, 20, 30, 60, 60], [True, True, True, False, False]).median == 30
     assert courses.waiting([60, 60], [False, False]).median == math.inf
+
+
+def exact_median(steps, reached):
+    """Kaplan and Meier's by whole numbers: the first step at which at most half are still waiting."""
+    left = Fraction(1)
+    for step in sorted(set(steps)):
+        waiting = sum(other >= step for other in steps)
+        left *= 1 - Fraction(sum(r for other, r in zip(steps, reached, strict=True) if other == step), waiting)
+        if left <= Fraction(1, 2):
+            return step
+    return math.inf
+
+
+def test_the_median_wait_is_that_of_exact_arithmetic_where_exactly_half_have_arrived():
+    assert courses.waiting([*range(1, 13), *[100] * 12], [True] * 12 + [False] * 12).median == 12
+    reached = [True, True, True, True, False, False, True, True, False, True]
+    assert courses.waiting([2, 4, 3, 7, 3, 7, 1, 2, 6, 1], reached).median == 3
+    rng = np.random.default_rng(0)
+    for _ in range(400):
+        n = int(rng.integers(1, 25))
+        steps, reached = rng.integers(1, 9, n).tolist(), (rng.random(n) < 0.7).tolist()
+        found = courses.waiting(steps, reached)
+        assert found.median == exact_median(steps, reached) and not found.low > min(found.median, max(steps))
+        assert found.high >= found.median
+
+
+def test_where_all_arrive_at_one_step_nothing_is_known_of_the_lower_end():
+    for n in (1, 5):
+        found = courses.waiting([3] * n, [True] * n)
+        assert found.median == 3 and math.isnan(found.low) and found.high == math.inf
+
+
+def test_a_median_that_was_never_seen_may_lie_right_behind_the_last_step():
+    assert courses.waiting([3] + [100] * 19, [True] + [False] * 19)[:3] == (math.inf, 100, math.inf)
 
 
 def test_without_censoring_the_median_is_the_ordinary_one_and_inside_its_interval():

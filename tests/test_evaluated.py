@@ -5,8 +5,9 @@ import pandas as pd
 import pytest
 from synthetic import Cell, write, write_question
 
-from analysis import evaluated, passk, stats
+from analysis import by_arm, evaluated, passk, stats
 from analysis.load import load
+from analysis.page import markdown
 from analysis.report import report
 
 
@@ -71,7 +72,57 @@ def test_the_report_names_the_problems_gained_and_lost(reported):
     part = text.split("## pass@k, and the problems gained and lost")[1].split("\n## ")[0]
     assert "| k=a | ramble | q0 | gained | 0 of 40 | 40 of 40 | &lt; 0.001 |" in part
     assert "| k=a | ramble | q1 | lost | 40 of 40 | 0 of 40 | &lt; 0.001 |" in part
-    assert "| k=b | ramble | 0 | 0 |" in part
+    assert "| k=a | ramble | 5 | 1 | 1 |" in part and "| k=b | ramble | 5 | 0 | 0 |" in part
+    assert "the paired t test over the runs" in part and "(–)" not in part and "that one policy" not in part
+
+
+def learns_q0(seed, last=10, rows=20, base=None):
+    """The evaluations of one run, which learns problem q0 and leaves the others."""
+    p = np.array([0.0, *np.linspace(0.2, 0.8, rows - 1)])
+    before = counts(seed, 0, p) if base is None else base
+    return pd.concat([before, counts(seed, last, np.append(1.0, p[1:]))]).assign(arm="a", base="b", seed=seed)
+
+
+def test_a_run_evaluated_at_another_last_step_drops_no_answers_of_the_others():
+    table = evaluated.changes(pd.concat([learns_q0(seed, 20 if seed == 3 else 10) for seed in range(6)]))
+    row = table.set_index("problem").loc["q0"]
+    assert (row.change, row.samples, row.correct, row.samples_before, row.runs) == ("gained", 48, 48, 48, 6)
+
+
+def test_a_run_that_was_evaluated_once_only_is_not_counted_and_neither_are_ungraded_answers():
+    runs = [learns_q0(seed) for seed in range(6)]
+    runs[0] = runs[0][runs[0].step.eq(0)]
+    hidden = runs[1].problem.eq("q4") & runs[1].step.eq(10)
+    runs[1].loc[hidden, ["samples", "correct"]] = 0
+    table = evaluated.changes(pd.concat(runs)).set_index("problem")
+    assert (table.runs == 5).all() and table.samples["q0"] == 40
+    assert table.samples["q4"] == table.samples_before["q4"] == 32 and np.isnan(table.p["q4"])
+
+
+def test_a_base_that_all_runs_share_is_counted_once_among_the_problems_gained_and_lost():
+    base = counts(0, 0, np.array([0.0, *np.linspace(0.2, 0.8, 19)]))
+    table = evaluated.changes(pd.concat([learns_q0(seed, base=base) for seed in range(1, 7)]))
+    assert (table.samples_before == 8).all() and (table.samples == 48).all()
+
+
+@pytest.mark.parametrize(
+    ("seeds", "line", "why"),
+    [
+        (1, "| a | b | 1 | 1 | 0 |", "With one run p is Fisher's over its answers"),
+        (3, "| a | b | 3 | – | – |", "Fewer than 5 runs are not tested (–)"),
+        (5, "| a | b | 5 | 1 | 0 |", "the paired t test over the runs"),
+    ],
+)
+def test_the_report_says_what_the_table_rests_on_with_so_many_runs(seeds, line, why):
+    counted = pd.concat([learns_q0(seed) for seed in range(seeds)])
+    blocks = by_arm.passes(evaluated.gains(counted, [4]), evaluated.changes(counted))
+    text = markdown(blocks)
+    assert line in text and why in text
+
+
+def test_where_no_run_was_evaluated_twice_no_problem_is_gained_or_lost():
+    once = pd.concat([learns_q0(seed) for seed in range(2)]).query("step == 0")
+    assert not len(evaluated.changes(once))
 
 
 def test_a_clone_without_run_folders_says_the_same(reported, tmp_path_factory):

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import passk
+from analysis import passk, stats
 from analysis.passk import gain, gained_and_lost, pass_at_k
 
 
@@ -81,7 +81,7 @@ def test_one_seed_has_no_interval_and_other_problems_are_refused():
 def test_problems_are_gained_and_lost_only_beyond_what_chance_does():
     before = counted([0, 8, 8, 0, 4, 3], samples=8)
     after = counted([8, 0, 8, 0, 5, 4], samples=8)
-    table = gained_and_lost(before, after)
+    table = gained_and_lost([before], [after])
     assert table.change.tolist() == ["gained", "lost", "solved", "unsolved", "undecided", "undecided"]
     assert table.correct_before.tolist() == [0, 8, 8, 0, 4, 3] and table.p[0] == pytest.approx(2 / math.comb(16, 8))
 
@@ -90,11 +90,70 @@ def test_two_draws_of_one_policy_gain_and_lose_next_to_nothing():
     rng, found = np.random.default_rng(0), 0
     p = rng.uniform(0, 1, 200)
     for _ in range(20):
-        table = gained_and_lost(counted(rng.binomial(8, p)), counted(rng.binomial(8, p)))
+        table = gained_and_lost([counted(rng.binomial(8, p))], [counted(rng.binomial(8, p))])
         found += table.change.isin(["gained", "lost"]).any()
     assert found <= 2
 
 
-def test_counts_of_several_seeds_add_up_by_problem():
-    both = passk.pooled([counted([1, 2]), counted([3, 4])])
-    assert both.correct.tolist() == [4, 6] and both.samples.tolist() == [16, 16]
+def test_counts_of_several_runs_add_up_by_problem_and_a_base_that_they_share_counts_once():
+    before, after = [counted([1, 2])] * 2, [counted([3, 4]), counted([5, 6])]
+    apart, shared = gained_and_lost(before, after), gained_and_lost(before, after, shared=True)
+    assert apart.correct.tolist() == shared.correct.tolist() == [8, 10]
+    assert apart.correct_before.tolist() == [2, 4] and apart.samples_before.tolist() == [16, 16]
+    assert shared.correct_before.tolist() == [1, 2] and shared.samples_before.tolist() == [8, 8]
+
+
+def test_the_answers_of_a_base_that_all_runs_share_make_a_change_no_surer_than_they_are():
+    before, after = [counted([0], 4)] * 8, [counted([4], 4)] * 8
+    apart, shared = (gained_and_lost(before, after, shared=is_shared).p[0] for is_shared in (False, True))
+    assert shared == pytest.approx(1 / math.comb(12, 4)) and apart == pytest.approx(1 / math.comb(40, 8))
+
+
+def test_a_change_needs_both_the_answers_and_the_runs():
+    """Four answers of five runs leave the draw of the answers open; one lucky run of eight leaves that of the runs."""
+    little = gained_and_lost([counted([1], 2)] * 5, [counted([2], 2)] * 5)
+    assert little.p[0] > 0.05 and stats.t_test([0.5] * 5) == 0
+    before, after = [counted([0], 16)] * 8, [counted([16], 16)] + [counted([0], 16)] * 7
+    assert gained_and_lost(before, after).p[0] == pytest.approx(stats.t_test([1.0, *[0.0] * 7]))
+    rates = [0.25, 0.5, 0.25, 0.5, 0.75, 0.25, 0.5, 0.25]
+    spread = gained_and_lost([counted([0], 16)] * 8, [counted([int(16 * r)], 16) for r in rates])
+    assert spread.p[0] >= stats.t_test(rates) > 0
+
+
+@pytest.mark.parametrize("runs", [2, 4])
+def test_two_to_four_runs_are_not_tested(runs):
+    table = gained_and_lost([counted([0, 8, 0])] * runs, [counted([8, 8, 0])] * runs)
+    assert table.p.isna().all() and table.change.tolist() == ["undecided", "solved", "unsolved"]
+
+
+def test_a_problem_that_too_few_runs_have_answered_has_no_p_and_the_others_keep_theirs():
+    before = [counted([0, 0])] * 4 + [counted([0])] * 4
+    table = gained_and_lost(before, [counted([8, 8])] * 4 + [counted([8])] * 4)
+    assert table.change.tolist() == ["gained", "undecided"] and math.isnan(table.p[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("runs", [5, 8])
+@pytest.mark.parametrize("odds", [0.5, 0.1])
+def test_runs_that_solve_problems_always_or_never_gain_and_lose_nothing_where_the_mean_is_that_of_the_base(runs, odds):
+    """Answers added up as if independent, 8 runs at even odds gained and lost 18 of 100 problems each."""
+    rng, tables, wrong = np.random.default_rng(runs), 60, 0
+    for _ in range(tables):
+        before = [counted(rng.binomial(16, np.full(100, odds)), 16) for _ in range(runs)]
+        after = [counted(16 * (rng.random(100) < odds), 16) for _ in range(runs)]
+        wrong += gained_and_lost(before, after).change.isin(["gained", "lost"]).any()
+    assert wrong <= 0.05 * tables
+
+
+@pytest.mark.parametrize("runs", [5, 8])
+def test_planted_changes_are_found_among_problems_that_runs_solve_always_or_never(runs):
+    rng, planted, wrong, tables = np.random.default_rng(0), 5, 0, 10
+    never, always = np.repeat([0, 16], planted), np.repeat([16, 0], planted)
+    for _ in range(tables):
+        before = [counted(np.append(never, rng.binomial(16, 0.5, 90)), 16) for _ in range(runs)]
+        after = [counted(np.append(always, 16 * rng.integers(0, 2, 90)), 16) for _ in range(runs)]
+        change = gained_and_lost(before, after).set_index("problem").change
+        found = [change.pop(f"p{i}") for i in range(2 * planted)]
+        assert found == ["gained"] * planted + ["lost"] * planted
+        wrong += change.isin(["gained", "lost"]).sum()
+    assert wrong <= 0.05 * (2 * planted * tables + wrong)

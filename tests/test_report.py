@@ -1,6 +1,7 @@
 """The report: complete, honest about what is missing, and the same twice."""
 
 import ast
+import math
 import re
 from pathlib import Path
 
@@ -279,6 +280,17 @@ def test_a_null_is_not_read_back_from_the_csv_as_a_missing_value(tmp_path):
 
 def test_a_p_value_at_the_threshold_shows_on_which_side_it_is():
     assert [words.p_value(p) for p in (0.05045, 0.0499, 0.0126, 0.0004)] == ["0.05045", "0.04990", "0.013", "< 0.001"]
+    assert [words.p_value(p) for p in (0.0499999, 0.05000004, 0.05)] == ["0.0499999", "0.05000004", "0.05000"]
+    for p in (math.nextafter(0.05, 0), math.nextafter(0.05, 1)):
+        assert (float(words.p_value(p)) < 0.05) == (p < 0.05)
+
+
+def test_a_number_that_is_not_zero_is_not_printed_as_one_and_zero_has_no_minus():
+    assert [words.whole(v) for v in (1e-4, 0.04, 0.5, 20.5, 42, 1234567)] == [
+        *("0.000100", "0.0400", "0.5", "20.5", "42", "1,234,567")
+    ]
+    assert words.number(-0.0) == words.number(0.0) == "0.00" and words.number(-0.0, sign=True) == "+0.00"
+    assert words.whole(-0.0) == "0" and words.number(-1e-5) == "−1.00e-05"
 
 
 def test_the_command_writes_where_the_environment_says_and_prints_the_verdict(results, capsys):

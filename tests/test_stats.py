@@ -1,6 +1,8 @@
 """Few-seed statistics against worked values, scipy, published power tables and identities."""
 
+import itertools
 import math
+from fractions import Fraction
 
 import numpy as np
 import pandas as pd
@@ -72,6 +74,30 @@ def test_sign_flip_is_exact_for_few_pairs_and_its_smallest_p_is_2_over_2_to_the_
     assert stats.sign_flip([1.0, 2.0, 3.0, 4.0, 5.0], rng) == 2 / 32
     assert stats.sign_flip([1.0, 1.0, 1.0, -1.0], rng) == 10 / 16  # |sum| >= 2: all but the six balanced patterns
     assert stats.sign_flip([0.0, 0.0], rng) == 1
+
+
+def test_sign_flip_is_that_of_exact_arithmetic_where_patterns_tie_and_where_the_sum_is_zero():
+    rng = np.random.default_rng(0)
+    assert stats.sign_flip([0.1, 0.2, -0.3, 0.4, -0.4], rng) == 1
+    for draw in range(60):
+        counts = rng.integers(-40, 41, 8)
+        if draw % 2:
+            counts[-1] = -counts[:-1].sum()
+        exact = [Fraction(int(count), 200) for count in counts]
+        signs = itertools.product((1, -1), repeat=8)
+        sums = [abs(sum(sign * v for sign, v in zip(pattern, exact, strict=True))) for pattern in signs]
+        expected = sum(one >= abs(sum(exact)) for one in sums) / len(sums)
+        values = [float(v) for v in exact]
+        assert stats.sign_flip(values, rng) == expected
+        drawn = stats.sign_flip(values, rng, exact_up_to=0, draws=2_000)
+        assert drawn == 1 if expected == 1 else drawn == pytest.approx(expected, abs=0.06)
+
+
+@pytest.mark.parametrize("size", [1e308, 1e-310, 5e-324])
+def test_sign_flip_does_not_depend_on_the_unit(size):
+    rng = np.random.default_rng(0)
+    assert stats.sign_flip([size] * 5, rng) == 2 / 32
+    assert stats.sign_flip([size, -size, size, -size], rng) == 1
 
 
 def test_sign_flip_agrees_with_scipys_permutation_test():
