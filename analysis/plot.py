@@ -7,6 +7,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from analysis import claims, look, plots
+from analysis.files import Unreadable
 from analysis.load import Absent, Stored, load, value
 from analysis.report import results_folder
 
@@ -36,7 +37,7 @@ def cli(arguments: list[str] | None = None) -> None:
         by = settings.get("by") or _main_knob(results, name, stored)
         metrics = settings["y"].split(",")
         drawn = figure(stored, settings.get("x", "step"), metrics, by=by, col=settings.get("col"), where=where)
-    except (Absent, FileNotFoundError, ConnectionError, claims.BadClaim) as error:
+    except (Absent, FileNotFoundError, ConnectionError, claims.BadClaim, Unreadable) as error:
         sys.exit(f"ablate-plot: {error}")
     stem = "-".join([*metrics, settings.get("x", "step")]).replace("/", "_")
     to = Path(settings.get("to") or results / name / "plots" / stem)

@@ -5,9 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from omegaconf import OmegaConf
-
 from analysis.axes import COSTS
+from analysis.files import Unreadable, yaml_of
 from analysis.load import Stored, value, within
 
 GREATER, LESS, EQUAL_TO, IDENTICAL = "greater", "less", "equal", "identical"
@@ -15,11 +14,13 @@ EXPECTATIONS = (GREATER, LESS, EQUAL_TO, IDENTICAL)
 NEEDED = ("says", "metric", "window", "compare", "expect")
 STEP = "step"
 AGAINST = (STEP, *COSTS)
+PARTS = {"claims": list, "figures": list, "cells": list, "equal_by_construction": list}
+PARTS |= {"placebo": dict, "predictions": dict}
 OPTIONAL = ("where", "margin", "paper", "at", "written")
 
 
 class BadClaim(ValueError):
-    """An entry under `claims` that cannot be judged as it stands."""
+    """An entry under `claims` that cannot be judged as it stands, or an ablation.yaml that cannot be read."""
 
 
 class Claim(NamedTuple):
@@ -83,7 +84,7 @@ def read_question(results: Path | str, ablation: str) -> Question:
         raise FileNotFoundError(
             f"There is no {file}; a crossing writes it when it starts. Run `ablate ablation={ablation}`."
         )
-    content = OmegaConf.to_container(OmegaConf.load(file), resolve=True)
+    content = _content(file, ablation)
     try:
         figures = [asked(given) for given in content.get("figures") or []]
     except BadClaim as error:
@@ -109,6 +110,23 @@ def read_question(results: Path | str, ablation: str) -> Question:
     )
 
 
+def _content(file: Path, ablation: str) -> dict:
+    """What the file holds, its parts in the form that the crossing gives them."""
+    try:
+        if not (content := yaml_of(file)):
+            raise Unreadable(file, "it is empty")
+        for key, kind in PARTS.items():
+            if not isinstance(content.get(key) or kind(), kind):
+                raise Unreadable(file, f"{key} is {content[key]!r:.60}, not a {kind.__name__}")
+        for cell in content.get("cells") or []:
+            if not isinstance(cell, dict) or {"hash", "arm", "seed"} - set(cell):
+                raise Unreadable(file, f"cells has {cell!r:.60}, which lacks one of hash, arm and seed")
+    except Unreadable as error:
+        again = f"`ablate ablation={ablation}` writes it anew and skips the runs that are complete"
+        raise BadClaim(f"{error}; {again}.") from None
+    return content
+
+
 def asked(given: object) -> Asked:
     """An entry of `figures`: a metric, or {y: metric, x: step or a cost}. Raises BadClaim."""
     if isinstance(given, str):
@@ -122,6 +140,8 @@ def asked(given: object) -> Asked:
 
 def claim(given: Mapping) -> Claim:
     """A claim from its yaml entry. Raises BadClaim: what was given, what is allowed."""
+    if not isinstance(given, Mapping):
+        raise BadClaim(f"it is {given!r}; a claim needs {', '.join(NEEDED)} and may have {', '.join(OPTIONAL)}.")
     if missing := [key for key in NEEDED if key not in given]:
         raise BadClaim(
             f"it has no {', '.join(missing)}; a claim needs {', '.join(NEEDED)} and may have {', '.join(OPTIONAL)}."

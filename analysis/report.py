@@ -36,6 +36,7 @@ from analysis import (
     words,
 )
 from analysis.facts import counts, of_runs
+from analysis.files import Unreadable
 from analysis.load import Absent, Stored, load
 from analysis.question import of_the_crossing
 
@@ -66,7 +67,7 @@ def cli(arguments: list[str] | None = None) -> None:
         sys.exit(0 if arguments else 2)
     try:
         print(asked(arguments)())
-    except (IncompleteAblation, Absent, claims.BadClaim, FileNotFoundError, ConnectionError) as error:
+    except (IncompleteAblation, Absent, claims.BadClaim, Unreadable, FileNotFoundError, ConnectionError) as error:
         sys.exit(f"ablate-report: {error}")
 
 
