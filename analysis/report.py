@@ -248,3 +248,7 @@ def summary(stored: Stored, question: claims.Question) -> pd.DataFrame:
         lines, columns=["arm", "base", "metric", "first_step", "last_step", "n", "mean", "low", "high", "sd"]
     )
     return table
+
+
+if __name__ == "__main__":
+    cli()
