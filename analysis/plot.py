@@ -63,7 +63,7 @@ def figure(
     metrics = [y] if isinstance(y, str) else list(y)
     rows, runs = chosen(stored, where or {})
     for key in filter(None, (by, col)):
-        if key not in runs:
+        if key not in (*stored.knobs, "base", "seed", "arm"):
             raise Absent(f"nothing called {key} was swept; there are {', '.join(_swept(stored))}, base, seed and arm.")
     if len(metrics) > 1 and (col or x != "step"):
         raise Absent("several metrics on y need x=step and no col.")
@@ -100,3 +100,7 @@ def _main_knob(results: Path, name: str, stored: Stored) -> str:
     if (results / name / "ablation.yaml").is_file():
         return claims.main_knob(claims.read_question(results, name), stored)
     return "arm"
+
+
+if __name__ == "__main__":
+    cli()
