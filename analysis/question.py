@@ -151,13 +151,13 @@ def claim(given: Mapping) -> Claim:
             f"{', '.join(map(str, unknown))} is not part of a claim; it may have {', '.join(NEEDED + OPTIONAL)}."
         )
     expect, target, margin = *_expected(given["expect"]), given.get("margin")
-    if (margin is None and expect == EQUAL_TO) or (margin is not None and not (math.isfinite(margin) and margin > 0)):
+    if (margin is None and expect == EQUAL_TO) or (margin is not None and not (_number(margin) and margin > 0)):
         raise BadClaim(
-            f"margin is {margin}; it must be a number above 0 in the metric's unit, and `expect: equal` needs one."
+            f"margin is {margin!r}; it must be a number above 0 in the metric's unit, and `expect: equal` needs one."
         )
     where = {key: value(wanted) for key, wanted in (given.get("where") or {}).items()}
     at = given.get("at") or {}
-    if not all(isinstance(band, Sequence) and len(band) == 2 and band[0] < band[1] for band in at.values()):
+    if not isinstance(at, Mapping) or not all(map(_band, at.values())):
         raise BadClaim(f"at is {at}; it must name bands as {{metric: [low, high]}} with low < high.")
     written = given.get("written") or {}
     return Claim(
@@ -177,18 +177,28 @@ def claim(given: Mapping) -> Claim:
 
 def _expected(expect: object) -> tuple[str, float]:
     """(what, the number): a number is an equality with it."""
-    if isinstance(expect, int | float) and not isinstance(expect, bool) and math.isfinite(expect):
+    if _number(expect):
         return EQUAL_TO, float(expect)
     if expect not in EXPECTATIONS:
         raise BadClaim(f"expect is {expect!r}; it must be one of {', '.join(EXPECTATIONS)}, or a number.")
     return str(expect), 0.0
 
 
+def _number(given: object) -> bool:
+    return isinstance(given, int | float) and not isinstance(given, bool) and math.isfinite(given)
+
+
+def _band(given: object) -> bool:
+    """Either end may be infinite."""
+    numbers = isinstance(given, Sequence) and all(isinstance(end, int | float) for end in given)
+    return numbers and len(given) == 2 and given[0] < given[1]
+
+
 def _window(window: object) -> tuple[int, int]:
     if not (
         isinstance(window, Sequence)
         and len(window) == 2
-        and all(isinstance(s, int) for s in window)
+        and all(isinstance(s, int) and not isinstance(s, bool) for s in window)
         and window[0] <= window[1]
     ):
         raise BadClaim(
