@@ -104,7 +104,10 @@ def verdicts(
         absent = unknown(stored, question, each)
         if absent and question.budget in FULL:
             raise Absent(f"Claim {number} ({each.says}): {absent}")
-        found = pairs(stored, each).assign(claim=number) if not absent else pd.DataFrame({"difference": []})
+        try:
+            found = pairs(stored, each).assign(claim=number) if not absent else pd.DataFrame({"difference": []})
+        except ValueError as error:  # two runs where a pair needs one
+            raise BadClaim(f"Claim {number} ({each.says}): {error}") from None
         apart = identical.apart(stored, each) if each.expect == IDENTICAL and not absent else ""
         table.append(
             {
@@ -120,7 +123,10 @@ def verdicts(
     table = pd.DataFrame(table)
     if len(table):
         table = judged(table)
-        table["note"] = [_noted(row) for row in table.to_dict("records")]
+        table["note"] = [
+            _noted(row, "" if row["absent"] else without_partner(stored, each))
+            for row, each in zip(table.to_dict("records"), question.claims, strict=True)
+        ]
     return Verdicts(
         table,
         pd.concat([frame for frame in evidence if len(frame)], ignore_index=True)
@@ -206,6 +212,25 @@ def left_out(stored: Stored, claim: Claim) -> str:
     return "; ".join(words)
 
 
+def without_partner(stored: Stored, claim: Claim) -> str:
+    """How many complete runs of the claim's arms make no pair because their partner is not there, in words; empty if
+    none. A partner that is there and not complete is one of `left_out`."""
+    keys = _pair_keys(stored, claim)
+    sides = [
+        stored.runs[_matches(stored.runs, {**claim.where, **{k: pair[side] for k, pair in claim.compare.items()}})]
+        for side in (0, 1)
+    ]
+    complete = [set(side.loc[side.state.eq("complete"), keys].astype(object).itertuples(index=False)) for side in sides]
+    there = [set(side[keys].astype(object).itertuples(index=False)) for side in sides]
+    alone = len(complete[0] - there[1]) + len(complete[1] - there[0])
+    if not alone or not all(there):  # an arm without any run has no pairs to speak of
+        return ""
+    shared = ["seed", *(["base policy"] if "base" in keys else [])]
+    shared += ["other knobs"] if any(key not in (*claim.where, "seed", "base") for key in keys) else []
+    listed = " and ".join([", ".join(shared[:-1]), shared[-1]]) if len(shared) > 1 else shared[0]
+    return f"{alone} complete run{'s have' if alone > 1 else ' has'} no partner with the same {listed}"
+
+
 def of_arms(runs: pd.DataFrame, claim: Claim) -> pd.Series:
     """Which runs are of one of the two arms that the claim compares."""
     x, y = ({**claim.where, **{k: pair[side] for k, pair in claim.compare.items()}} for side in (0, 1))
@@ -288,8 +313,8 @@ def _counted(stored: Stored, claim: Claim, found: pd.DataFrame, absent: str) -> 
     }
 
 
-def _noted(row: Mapping) -> str:
-    """What a reader must know beside the numbers."""
+def _noted(row: Mapping, alone: str) -> str:
+    """What a reader must know beside the numbers. alone: of the complete runs without a partner, or empty."""
     notes = []
     if row["absent"]:
         notes.append(f"not part of this crossing: {row['absent'].rstrip('.')}")
@@ -313,6 +338,8 @@ def _noted(row: Mapping) -> str:
         notes.append("the arms differ significantly, but not surely by more or by less than the margin")
     if row["left_out"]:
         notes.append(f"runs not counted: {row['left_out']}; the difference is over the pairs that completed")
+    if alone:
+        notes.append(alone)
     if row["unbalanced"]:
         notes.append("some seeds lack some of the other knobs' values")
     return ". ".join(notes)
