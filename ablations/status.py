@@ -198,3 +198,7 @@ def _read(arguments: list[str] | None, command: str, count: int, flags: Sequence
         usage = " ".join([command, *["NAME"] * count, *(f"[{flag}=true]" for flag in flags)])
         sys.exit(f"{command}: {', '.join(strange) or f'{len(words)} names'} given; it takes: {usage}")
     return words, chosen
+
+
+if __name__ == "__main__":
+    status_cli()

@@ -38,3 +38,7 @@ def cli(arguments: list[str] | None = None) -> None:
     for folder in missing:
         print(f"not: {folder}")
     sys.exit(1 if missing else 0)
+
+
+if __name__ == "__main__":
+    cli()

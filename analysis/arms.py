@@ -31,10 +31,11 @@ def measured(stored: Stored, question: Question, *, seed: int = 0) -> Arms | Non
     """Every arm's complete runs at the last step, with the area under the course and the steps to the level that lies
     half of the largest rise of any arm above the base policies. None where no run logged an accuracy or a reward.
 
-    Columns arm, base, n, mean, low, high (95 % t), iqm, iqm_low, iqm_high (bootstrap), area, area_without (runs whose
-    course is not whole), median, reached, waited (all runs count, those that did not complete are censored), better,
-    better_low, better_high, better_reason (probability of improvement over the reference, and why it has no interval),
-    gain, gain_low, gain_high, gain_n (paired differences to the placebo).
+    Columns arm, base, n, without (complete runs that have no value there), mean, low, high (95 % t), iqm, iqm_low,
+    iqm_high (bootstrap), area, area_without (runs whose course is not whole), median, reached, waited (all runs count,
+    those that did not complete are censored), better, better_low, better_high, better_reason (probability of
+    improvement over the reference, and why it has no interval), gain, gain_low, gain_high, gain_n (paired differences
+    to the placebo).
     """
     metric = next((m for m in CHOICES if (stored.rows.metric == m).any()), None)
     if metric is None:
@@ -66,7 +67,7 @@ def measured(stored: Stored, question: Question, *, seed: int = 0) -> Arms | Non
         wait = courses.waiting(waited.step, waited.reached.astype(bool))
         whole = own.area[own.state.eq("complete")]
         table.append(
-            {"arm": arm, "base": base, "n": n, "mean": mean, "low": low, "high": high}
+            {"arm": arm, "base": base, "n": n, "without": len(whole) - n, "mean": mean, "low": low, "high": high}
             | {"iqm": iqm.mean, "iqm_low": iqm.low, "iqm_high": iqm.high}
             | {"area": whole.dropna().mean() if whole.notna().any() else math.nan, "area_without": whole.isna().sum()}
             | {"median": wait.median, "reached": wait.reached, "waited": wait.n}

@@ -22,7 +22,8 @@ def arms(given: Arms | None) -> list[Block]:
     lines = []
     for row in given.table.to_dict("records"):
         within = f" [{number(row['iqm_low'])}, {number(row['iqm_high'])}]" if row["iqm_low"] == row["iqm_low"] else ""
-        line = [row["arm"], row["base"], row["n"], number(row["mean"])]
+        n = f"{row['n']} (without {row['without']})" if row["without"] else row["n"]
+        line = [row["arm"], row["base"], n, number(row["mean"])]
         line += [_between(row["low"], row["high"]), f"{number(row['iqm'])}{within}"]
         line += [number(row["area"]) + (f" (without {row['area_without']})" if row["area_without"] else "")]
         line += [f"{whole(row['median'])}", f"{row['reached']} of {row['waited']}"]

@@ -5,7 +5,7 @@ the window in one run minus the same in its partner. The run is the unit, not th
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -104,7 +104,10 @@ def verdicts(
         absent = unknown(stored, question, each)
         if absent and question.budget in FULL:
             raise Absent(f"Claim {number} ({each.says}): {absent}")
-        found = pairs(stored, each).assign(claim=number) if not absent else pd.DataFrame({"difference": []})
+        try:
+            found = pairs(stored, each).assign(claim=number) if not absent else pd.DataFrame({"difference": []})
+        except ValueError as error:  # two runs where a pair needs one
+            raise BadClaim(f"Claim {number} ({each.says}): {error}") from None
         apart = identical.apart(stored, each) if each.expect == IDENTICAL and not absent else ""
         table.append(
             {
@@ -120,7 +123,10 @@ def verdicts(
     table = pd.DataFrame(table)
     if len(table):
         table = judged(table)
-        table["note"] = [_noted(row) for row in table.to_dict("records")]
+        table["note"] = [
+            _noted(row, [] if row["absent"] else [_short_of_window(stored, each), without_partner(stored, each)])
+            for row, each in zip(table.to_dict("records"), question.claims, strict=True)
+        ]
     return Verdicts(
         table,
         pd.concat([frame for frame in evidence if len(frame)], ignore_index=True)
@@ -206,6 +212,25 @@ def left_out(stored: Stored, claim: Claim) -> str:
     return "; ".join(words)
 
 
+def without_partner(stored: Stored, claim: Claim) -> str:
+    """How many complete runs of the claim's arms make no pair because their partner is not there, in words; empty if
+    none. A partner that is there and not complete is one of `left_out`."""
+    keys = _pair_keys(stored, claim)
+    sides = [
+        stored.runs[_matches(stored.runs, {**claim.where, **{k: pair[side] for k, pair in claim.compare.items()}})]
+        for side in (0, 1)
+    ]
+    complete = [set(side.loc[side.state.eq("complete"), keys].astype(object).itertuples(index=False)) for side in sides]
+    there = [set(side[keys].astype(object).itertuples(index=False)) for side in sides]
+    alone = len(complete[0] - there[1]) + len(complete[1] - there[0])
+    if not alone or not all(there):  # an arm without any run has no pairs to speak of
+        return ""
+    shared = ["seed", *(["base policy"] if "base" in keys else [])]
+    shared += ["other knobs"] if any(key not in (*claim.where, "seed", "base") for key in keys) else []
+    listed = " and ".join([", ".join(shared[:-1]), shared[-1]]) if len(shared) > 1 else shared[0]
+    return f"{alone} complete run{'s have' if alone > 1 else ' has'} no partner with the same {listed}"
+
+
 def of_arms(runs: pd.DataFrame, claim: Claim) -> pd.Series:
     """Which runs are of one of the two arms that the claim compares."""
     x, y = ({**claim.where, **{k: pair[side] for k, pair in claim.compare.items()}} for side in (0, 1))
@@ -278,7 +303,6 @@ def measured(found: pd.DataFrame, claim: Claim, rng: np.random.Generator) -> dic
 def _counted(stored: Stored, claim: Claim, found: pd.DataFrame, absent: str) -> dict:
     steps = found.steps if len(found) else pd.Series([0])
     return {
-        "short_of_window": "" if absent else _short_of_window(stored, claim),
         "fewest_steps": steps.min(),
         "most_steps": steps.max(),
         "absent": absent,
@@ -290,15 +314,16 @@ def _counted(stored: Stored, claim: Claim, found: pd.DataFrame, absent: str) -> 
 
 
 def _short_of_window(stored: Stored, claim: Claim) -> str:
-    """That no run of the two arms came to the end of the window; empty if one did."""
+    """That no run of the two arms came to the end of the window; empty if one did, or if there is no value at all."""
     arms = stored.runs.run[of_arms(stored.runs, claim)].astype(object)
     last = stored.rows.step[stored.rows.metric.eq(claim.metric) & stored.rows.run.isin(arms)].max()
     reaches = not last < claim.window[1]
     return "" if reaches else f"the window goes to step {claim.window[1]}, but the last one measured is {last}"
 
 
-def _noted(row: Mapping) -> str:
-    """What a reader must know beside the numbers."""
+def _noted(row: Mapping, beside: Sequence[str]) -> str:
+    """What a reader must know beside the numbers. beside: of the window's end and of runs without a partner, or
+    empty."""
     notes = []
     if row["absent"]:
         notes.append(f"not part of this crossing: {row['absent'].rstrip('.')}")
@@ -308,8 +333,6 @@ def _noted(row: Mapping) -> str:
         notes.append("no pair of complete runs has this metric in the window")
     elif row["verdict"] == NO_VERDICT:
         notes.append(f"{row['seeds']} paired seeds; a verdict needs {FEWEST_SEEDS}")
-    if row["n"] and row["short_of_window"]:
-        notes.append(row["short_of_window"])
     if row["n"] and row["without_values"]:
         notes.append(f"{row['without_values']} more pairs of complete runs have no step to be compared at")
     if row["apart"]:
@@ -324,6 +347,7 @@ def _noted(row: Mapping) -> str:
         notes.append("the arms differ significantly, but not surely by more or by less than the margin")
     if row["left_out"]:
         notes.append(f"runs not counted: {row['left_out']}; the difference is over the pairs that completed")
+    notes += filter(None, beside)
     if row["unbalanced"]:
         notes.append("some seeds lack some of the other knobs' values")
     return ". ".join(notes)

@@ -34,7 +34,7 @@ FOREST = (
 )
 CURVES = (
     "Mean over seeds with its 95 % t band, which may reach beyond the panel; thin lines are single seeds; n is the "
-    "number of runs. A mean ends where the first of its runs ends."
+    "number of runs that have a value. A mean ends where the first of its runs ends or has no value any more."
 )
 SAME = "Drawn in the same way."
 PATHS = "The mean path of every arm along training, with 95 % t intervals at its end; thin lines are single seeds."
@@ -70,6 +70,8 @@ def draw(stored: Stored, question: Question, verdicts: Verdicts, folder: Path) -
     how = {"by": found.by, "styles": found.styles, "everywhere": found.everywhere}
     runs = found.runs
     logged = list(stored.rows.metric.cat.categories)
+    finite = set(stored.rows.metric[np.isfinite(stored.rows.value)])
+    valued = [metric for metric in logged if metric in finite]  # a figure of two metrics needs both
     wanted = list(dict.fromkeys(question.figures or map(Asked, FIGURES)))
     asked = [each.y for each in wanted if each.x == STEP]
     costs = [each for each in wanted if each.x != STEP]
@@ -90,14 +92,14 @@ def draw(stored: Stored, question: Question, verdicts: Verdicts, folder: Path) -
         words = look.begin("; ".join(look.name_of(m)[0] for m in metrics))
         figures.append(saved(name, f"{words}. {caption}", figure))
         caption, shown = SAME, shown | set(metrics)
-    for each in (each for each in costs if _possible(each, logged)):
+    for each in (each for each in costs if _possible(each, valued)):
         figure = plots.against(stored.rows, each.x, each.y, arm, runs, **how)
         figures.append(saved(f"{each.y}-{each.x}".replace("/", "_"), _against(each), figure))
-    if hacked(asked, logged):
+    if hacked(asked, valued):
         figures.append(saved("hacking", HACKING, plots.hacking(stored.rows, arm, runs, **how)))
-    if bought := _bought(stored, question, logged, found, arm):
+    if bought := _bought(stored, question, valued, found, arm):
         figures.append(saved(*bought))
-    for name, caption_of, make in _comparisons(stored, logged, arm, runs, how):
+    for name, caption_of, make in _comparisons(stored, valued, arm, runs, how):
         figures.append(saved(name, caption_of, make()))
     rest = [m for m in logged if m not in shown and not m.startswith(("seconds/", LEVEL))]
     constant = _constant(stored.rows, rest)
@@ -110,7 +112,7 @@ def draw(stored: Stored, question: Question, verdicts: Verdicts, folder: Path) -
         words = look.begin("; ".join(look.name_of(m)[0] for m in part))
         more.append(saved(f"more{start // size + 1}", f"{words}. {SAME}", figure))
     skipped = [m for m in asked if m not in logged]
-    skipped += [f"{each.y} against {each.x}" for each in costs if not _possible(each, logged)]
+    skipped += [f"{each.y} against {each.x}" for each in costs if not _possible(each, valued)]
     return Drawn(figures, more, constant, skipped)
 
 
@@ -178,7 +180,7 @@ def _comparisons(
     if set(pair) <= set(logged):
         caption = (
             "Share of groups whose rewards agree, against the share that the spread of success rates predicts for "
-            "groups of this size, taken to be Beta distributed: at a distance from the diagonal they are not. A point is "
+            "groups of this size, if rates are Beta distributed: away from the diagonal they are not. A point is "
             "the mean over a sixth of a run's steps; n is the number of runs."
         )
         yield "zero_advantage", caption, lambda: plots.agreement(rows, *pair, arm, runs, **how)

@@ -1,14 +1,13 @@
 """What the folders of the runs say: what was fixed, what differed, how the runs were started and on what."""
 
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
-from omegaconf import OmegaConf
 
 from analysis import kept
+from analysis.files import Unreadable, json_of, yaml_of
 
 # Keys of a run's config that say what is asked about it, not what it is.
 ABOUT_THE_ABLATION = (
@@ -42,20 +41,22 @@ class Facts(NamedTuple):
 def of_runs(results: Path, ablation: str, runs: pd.DataFrame) -> Facts:
     """Read config.yaml, command.txt and environment.json of these runs, from results/<ablation>/runs/<folder name>.
 
-    Folders that are not there (a store copied without them) are left out and show in `read`; if none is there, what an
-    earlier report kept stands in. Paths of the machine are left out too, because reports are shared.
+    Folders that are not there (a store copied without them) and configs that cannot be read are left out and show in
+    `read`; if none is there, what an earlier report kept stands in. Paths of the machine are left out too, because
+    reports are shared.
     """
     named = {
         results / ablation / "runs" / Path(folder or run).name: each
         for folder, run, each in zip(runs.folder, runs.run, runs.hash, strict=True)
     }
-    folders = [folder for folder in named if (folder / "config.yaml").is_file()]
+    read = {folder: config for folder in named if (config := _config(folder / "config.yaml")) is not None}
+    folders = list(read)
     if not folders and (found := kept.read_facts(results / ablation)):
         return Facts(**found)
-    configs = [_flat(_config(folder / "config.yaml")) for folder in folders]
+    configs = list(map(_flat, read.values()))
     keys = list(dict.fromkeys(key for config in configs for key in config))
     values = {key: {config.get(key, "not set") for config in configs} for key in keys}
-    environments = [_flat(json.loads(_text(folder / "environment.json") or "{}")) for folder in folders]
+    environments = [_flat(_environment(folder / "environment.json")) for folder in folders]
     found: dict[str, list[str]] = {}
     for key in dict.fromkeys(key for environment in environments for key in environment if key not in PRIVATE):
         found[key] = sorted({environment[key] for environment in environments if key in environment})
@@ -93,9 +94,19 @@ def _policies(hashes: Iterable[str], configs: Iterable[Mapping[str, str]]) -> di
     return labels
 
 
-def _config(file: Path) -> dict:
-    config = OmegaConf.to_container(OmegaConf.load(file), resolve=True)
-    return {key: v for key, v in config.items() if key not in ABOUT_THE_ABLATION + OUTSIDE_THE_NUMBERS}
+def _config(file: Path) -> dict | None:
+    try:
+        config = yaml_of(file) if file.is_file() else None
+    except Unreadable:
+        return None
+    return config and {key: v for key, v in config.items() if key not in ABOUT_THE_ABLATION + OUTSIDE_THE_NUMBERS}
+
+
+def _environment(file: Path) -> dict:
+    try:
+        return json_of(file) if file.is_file() else {}
+    except Unreadable:  # the run's numbers do not hang on it
+        return {}
 
 
 def _text(file: Path) -> str:

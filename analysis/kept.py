@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from analysis.files import Unreadable, json_of
 from analysis.raw import Points, Raw
 
 FOLDER, RUNS, CURVES, FACTS, ANSWERS = "data", "runs.csv", "curves.parquet", "facts.json", "answers.csv"
@@ -48,12 +49,10 @@ def write(ablation: Path, rows: pd.DataFrame, runs: pd.DataFrame, knobs: list[st
 
 
 def read(ablation: Path) -> Raw:
-    from pyarrow import parquet
-
+    """What an earlier report kept. Raises Unreadable."""
     folder = ablation / FOLDER
-    table = pd.read_csv(folder / RUNS, dtype=str, keep_default_na=False)
+    table, curves = (_table(folder / file) for file in (RUNS, CURVES))
     knobs = [column for column in table.columns if column not in ("number", "run", *OF_A_RUN)]
-    curves = parquet.read_table(folder / CURVES)
     run, steps = curves["run"].to_numpy(), curves["step"].to_numpy().astype(np.int64)
     names = sorted(set(curves.column_names) - {"run", "step"})
     courses = {name: curves[name].combine_chunks() for name in names}
@@ -85,6 +84,15 @@ def read(ablation: Path) -> Raw:
     return Raw(runs, points)
 
 
+def _table(file: Path):
+    from pyarrow import parquet
+
+    try:
+        return parquet.read_table(file) if file.name == CURVES else pd.read_csv(file, dtype=str, keep_default_na=False)
+    except (ValueError, OSError) as error:
+        raise Unreadable(file, error) from None
+
+
 def _milliseconds(started: str) -> int:
     return int(pd.Timestamp(started).timestamp() * 1000) if started else 0
 
@@ -97,4 +105,4 @@ def write_facts(ablation: Path, facts: dict) -> None:
 
 def read_facts(ablation: Path) -> dict | None:
     file = ablation / FOLDER / FACTS
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+    return json_of(file) if file.is_file() else None

@@ -98,8 +98,9 @@ def export(stored: Stored, folder: Path | str, *, wide: bool = False) -> list[Pa
     """Write the tidy frame and the run table as parquet and as CSV -> paths: points.parquet, points.csv, runs.parquet,
     runs.csv.
 
-    wide: one column per metric instead of one row per point. Categories become texts in the CSV files; floats keep all
-    their digits.
+    wide: one column per metric instead of one row per point. Categories become texts in the CSV files, and in the
+    parquet files where their values are of several kinds, in the same order; floats keep all their digits. pandas takes
+    the text None for a missing value: read the CSV files with keep_default_na=False, na_values=[""].
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -113,7 +114,7 @@ def export(stored: Stored, folder: Path | str, *, wide: bool = False) -> list[Pa
         plain = frame.copy()
         for column in plain.select_dtypes("category"):
             if plain[column].cat.categories.dtype == object:  # parquet has no categories of mixed types
-                plain[column] = plain[column].astype(str).astype("category")
+                plain[column] = plain[column].cat.rename_categories(str)
         plain.to_parquet(folder / f"{name}.parquet", index=False)
         frame.to_csv(folder / f"{name}.csv", index=False, lineterminator="\n")
         paths += [folder / f"{name}.parquet", folder / f"{name}.csv"]

@@ -142,8 +142,10 @@ def _inline(part: Part) -> str:
 
 
 def plain(content: object) -> str:
-    """One line of Markdown that starts no tag, no link, no picture and no table cell. A space at either end stays."""
-    content = str(content)
+    """One line of Markdown that starts no tag, no bracketed link, no picture and no table cell; emphasis and backticks
+    pass. A space at either end stays. What cannot be seen (control signs, turns of the writing direction) is
+    written as its number."""
+    content = "".join(sign if sign.isprintable() or sign.isspace() else f"U+{ord(sign):04X}" for sign in str(content))
     ends = content[:1].isspace(), content[-1:].isspace()
     line = " ".join(content.split())
     line = f"{' ' * ends[0]}{line}{' ' * ends[1]}" if line else ""

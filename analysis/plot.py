@@ -7,6 +7,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from analysis import claims, look, plots
+from analysis.files import Unreadable
 from analysis.load import Absent, Stored, load, value
 from analysis.report import results_folder
 
@@ -36,7 +37,7 @@ def cli(arguments: list[str] | None = None) -> None:
         by = settings.get("by") or _main_knob(results, name, stored)
         metrics = settings["y"].split(",")
         drawn = figure(stored, settings.get("x", "step"), metrics, by=by, col=settings.get("col"), where=where)
-    except (Absent, FileNotFoundError, ConnectionError, claims.BadClaim) as error:
+    except (Absent, FileNotFoundError, ConnectionError, claims.BadClaim, Unreadable) as error:
         sys.exit(f"ablate-plot: {error}")
     stem = "-".join([*metrics, settings.get("x", "step")]).replace("/", "_")
     to = Path(settings.get("to") or results / name / "plots" / stem)
@@ -62,7 +63,7 @@ def figure(
     metrics = [y] if isinstance(y, str) else list(y)
     rows, runs = chosen(stored, where or {})
     for key in filter(None, (by, col)):
-        if key not in runs:
+        if key not in (*stored.knobs, "base", "seed", "arm"):
             raise Absent(f"nothing called {key} was swept; there are {', '.join(_swept(stored))}, base, seed and arm.")
     if len(metrics) > 1 and (col or x != "step"):
         raise Absent("several metrics on y need x=step and no col.")
@@ -99,3 +100,7 @@ def _main_knob(results: Path, name: str, stored: Stored) -> str:
     if (results / name / "ablation.yaml").is_file():
         return claims.main_knob(claims.read_question(results, name), stored)
     return "arm"
+
+
+if __name__ == "__main__":
+    cli()

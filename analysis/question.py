@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from omegaconf import OmegaConf
-
 from analysis.axes import COSTS
+from analysis.files import Unreadable, yaml_of
 from analysis.load import Stored, value, within
 
 GREATER, LESS, EQUAL_TO, IDENTICAL = "greater", "less", "equal", "identical"
@@ -17,11 +16,13 @@ EXPECTATIONS = (GREATER, LESS, EQUAL_TO, IDENTICAL)
 NEEDED = ("says", "metric", "window", "compare", "expect")
 STEP = "step"
 AGAINST = (STEP, *COSTS)
+PARTS = {"claims": list, "figures": list, "cells": list, "equal_by_construction": list}
+PARTS |= {"placebo": dict, "predictions": dict}
 OPTIONAL = ("where", "margin", "paper", "at", "written")
 
 
 class BadClaim(ValueError):
-    """An entry under `claims` that cannot be judged as it stands."""
+    """An entry under `claims` that cannot be judged as it stands, or an ablation.yaml that cannot be read."""
 
 
 class Claim(NamedTuple):
@@ -86,7 +87,7 @@ def read_question(results: Path | str, ablation: str) -> Question:
         raise FileNotFoundError(
             f"There is no {file}; a crossing writes it when it starts. Run `ablate ablation={ablation}`."
         )
-    content = OmegaConf.to_container(OmegaConf.load(file), resolve=True)
+    content = _content(file, ablation)
     try:
         figures = [asked(given) for given in content.get("figures") or []]
     except BadClaim as error:
@@ -112,6 +113,23 @@ def read_question(results: Path | str, ablation: str) -> Question:
     )
 
 
+def _content(file: Path, ablation: str) -> dict:
+    """What the file holds, its parts in the form that the crossing gives them."""
+    try:
+        if not (content := yaml_of(file)):
+            raise Unreadable(file, "it is empty")
+        for key, kind in PARTS.items():
+            if not isinstance(content.get(key) or kind(), kind):
+                raise Unreadable(file, f"{key} is {content[key]!r:.60}, not a {kind.__name__}")
+        for cell in content.get("cells") or []:
+            if not isinstance(cell, dict) or {"hash", "arm", "seed"} - set(cell):
+                raise Unreadable(file, f"cells has {cell!r:.60}, which lacks one of hash, arm and seed")
+    except Unreadable as error:
+        again = f"`ablate ablation={ablation}` writes it anew and skips the runs that are complete"
+        raise BadClaim(f"{error}; {again}.") from None
+    return content
+
+
 def asked(given: object) -> Asked:
     """An entry of `figures`: a metric, or {y: metric, x: step or a cost}. Raises BadClaim."""
     if isinstance(given, str):
@@ -125,6 +143,8 @@ def asked(given: object) -> Asked:
 
 def claim(given: Mapping) -> Claim:
     """A claim from its yaml entry. Raises BadClaim: what was given, what is allowed."""
+    if not isinstance(given, Mapping):
+        raise BadClaim(f"it is {given!r}; a claim needs {', '.join(NEEDED)} and may have {', '.join(OPTIONAL)}.")
     if missing := [key for key in NEEDED if key not in given]:
         raise BadClaim(
             f"it has no {', '.join(missing)}; a claim needs {', '.join(NEEDED)} and may have {', '.join(OPTIONAL)}."
@@ -134,13 +154,13 @@ def claim(given: Mapping) -> Claim:
             f"{', '.join(map(str, unknown))} is not part of a claim; it may have {', '.join(NEEDED + OPTIONAL)}."
         )
     expect, target, margin = *_expected(given["expect"]), given.get("margin")
-    if (margin is None and expect == EQUAL_TO) or (margin is not None and not (math.isfinite(margin) and margin > 0)):
+    if (margin is None and expect == EQUAL_TO) or (margin is not None and not (_number(margin) and margin > 0)):
         raise BadClaim(
-            f"margin is {margin}; it must be a number above 0 in the metric's unit, and `expect: equal` needs one."
+            f"margin is {margin!r}; it must be a number above 0 in the metric's unit, and `expect: equal` needs one."
         )
     where = {key: value(wanted) for key, wanted in (given.get("where") or {}).items()}
     at = given.get("at") or {}
-    if not all(isinstance(band, Sequence) and len(band) == 2 and band[0] < band[1] for band in at.values()):
+    if not isinstance(at, Mapping) or not all(map(_band, at.values())):
         raise BadClaim(f"at is {at}; it must name bands as {{metric: [low, high]}} with low < high.")
     return Claim(
         given["says"],
@@ -169,18 +189,28 @@ def _written(given: Mapping) -> tuple[str, str]:
 
 def _expected(expect: object) -> tuple[str, float]:
     """(what, the number): a number is an equality with it."""
-    if isinstance(expect, int | float) and not isinstance(expect, bool) and math.isfinite(expect):
+    if _number(expect):
         return EQUAL_TO, float(expect)
     if expect not in EXPECTATIONS:
         raise BadClaim(f"expect is {expect!r}; it must be one of {', '.join(EXPECTATIONS)}, or a number.")
     return str(expect), 0.0
 
 
+def _number(given: object) -> bool:
+    return isinstance(given, int | float) and not isinstance(given, bool) and math.isfinite(given)
+
+
+def _band(given: object) -> bool:
+    """Either end may be infinite."""
+    numbers = isinstance(given, Sequence) and all(isinstance(end, int | float) for end in given)
+    return numbers and len(given) == 2 and given[0] < given[1]
+
+
 def _window(window: object) -> tuple[int, int]:
     if not (
         isinstance(window, Sequence)
         and len(window) == 2
-        and all(isinstance(s, int) for s in window)
+        and all(isinstance(s, int) and not isinstance(s, bool) for s in window)
         and window[0] <= window[1]
     ):
         raise BadClaim(

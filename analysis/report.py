@@ -36,6 +36,7 @@ from analysis import (
     words,
 )
 from analysis.facts import counts, of_runs
+from analysis.files import Unreadable
 from analysis.load import Absent, Stored, load
 from analysis.question import of_the_crossing
 
@@ -66,7 +67,7 @@ def cli(arguments: list[str] | None = None) -> None:
         sys.exit(0 if arguments else 2)
     try:
         print(asked(arguments)())
-    except (IncompleteAblation, Absent, claims.BadClaim, FileNotFoundError, ConnectionError) as error:
+    except (IncompleteAblation, Absent, claims.BadClaim, Unreadable, FileNotFoundError, ConnectionError) as error:
         sys.exit(f"ablate-report: {error}")
 
 
@@ -223,7 +224,7 @@ def summary(stored: Stored, question: claims.Question) -> pd.DataFrame:
     claim's window.
 
     Columns arm, base, metric, first_step, last_step, n, mean, low, high (95 % t interval), sd. A run's value is its
-    mean over the steps of the window at which it has the metric; n counts the runs that have it at all.
+    mean over the steps of the window at which it has a number; n counts the runs that have one at all.
     """
     complete = stored.runs.run[stored.runs.state.eq("complete")]
     rows = stored.rows[
@@ -241,9 +242,13 @@ def summary(stored: Stored, question: claims.Question) -> pd.DataFrame:
         inside = rows[rows.step.between(first, last)]
         per_run = inside.groupby(["arm", "base", "metric", "run"], observed=True).value.mean()
         for (arm, base, metric), values in per_run.groupby(level=["arm", "base", "metric"], observed=True):
-            mean, low, high, n, _ = stats.t_interval(values)
-            lines.append((arm, base, metric, first, last, n, mean, low, high, stats.spread(values)))
+            mean, low, high, n, _ = stats.t_interval(values.dropna())
+            lines.append((arm, base, metric, first, last, n, mean, low, high, stats.spread(values.dropna())))
     table = pd.DataFrame(
         lines, columns=["arm", "base", "metric", "first_step", "last_step", "n", "mean", "low", "high", "sd"]
     )
     return table
+
+
+if __name__ == "__main__":
+    cli()

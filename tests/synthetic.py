@@ -270,7 +270,7 @@ def write_question(
         **more,
     }
     if cells is not None:
-        content["cells"] = [{"hash": cell.id, "arm": cell.arm, "seed": cell.seed} for cell in cells]
+        content["cells"] = [{"hash": cell.id, "arm": cell.arm, "seed": cell.seed, **cell.knobs} for cell in cells]
     file = folder / "ablation.yaml"
     OmegaConf.save(OmegaConf.create(content), file)
     return file

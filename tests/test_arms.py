@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 from synthetic import LENGTH_CLAIM, Cell, write, write_answers, write_question
 
-from analysis import answers, arms, bootstrap, claims, courses, stats
+from analysis import answers, arms, bootstrap, claims, courses, look, stats
 from analysis.load import load
 from analysis.report import report
 
@@ -50,6 +50,24 @@ def test_the_level_lies_half_of_the_largest_rise_above_the_base_and_waits_are_un
     assert found.level == pytest.approx(0.2 + (0.82 - 0.2) / 2)
     table = found.table.set_index("arm")
     assert table["median"].to_dict() == {"aggregate=constant": 20, "aggregate=sequence_mean": 10}
+
+
+@pytest.mark.parametrize("gone", [1, 5])
+def test_a_complete_run_that_logs_nan_at_the_end_is_not_in_n_of_either_table_and_the_report_says_so(
+    tmp_path, monkeypatch, gone
+):
+    monkeypatch.setattr(look, "save", lambda figure, folder, name, vector=True: [])
+    given = cells()
+    for cell in given[:gone]:
+        cell.points["accuracy/heldout"].update(dict.fromkeys(range(15, 21), math.nan))
+    row = measured(tmp_path, given).table.set_index("arm").loc["aggregate=sequence_mean"]
+    assert (row.n, row.without) == (5 - gone, gone)
+    report(tmp_path, "x")
+    summary = pd.read_csv(tmp_path / "x/summary.csv")
+    last = summary[summary.arm.eq("aggregate=sequence_mean") & summary.last_step.eq(20)].iloc[-1]
+    assert last.n == 5 - gone and (gone == 5 or last["mean"] == pytest.approx(row["mean"], rel=1e-5))
+    page = (tmp_path / "x/report.md").read_text()
+    assert f"| aggregate=sequence_mean | ramble | {5 - gone} (without {gone}) |" in page
 
 
 def test_a_run_that_broke_off_waits_on_and_is_in_no_mean(tmp_path):

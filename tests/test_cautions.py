@@ -99,3 +99,11 @@ def test_groups_that_nearly_all_agree_are_warned_of_with_the_share_to_expect(tmp
     text = grouped(tmp_path / "few", (2, 4), (32, 64), dead=0.72)
     assert "only 28% of the groups of rollout.group_size=2 (base ramble) had anything to learn from; 30% are" in text
     assert "anything to learn from" not in grouped(tmp_path / "many", (2, 4), (32, 64), dead=0.6)
+
+
+def test_what_was_found_out_after_the_runs_is_a_caution_of_every_later_report(tmp_path):
+    decoded(tmp_path)
+    (tmp_path / "x" / "cautions.txt").write_text("the clock was wrong.\n\nso was the scale.\n")
+    report(tmp_path, "x")
+    written = (tmp_path / "x" / "report.md").read_text()
+    assert "- **Caution**: the clock was wrong." in written and "- **Caution**: so was the scale." in written

@@ -157,6 +157,22 @@ def test_a_run_that_is_not_complete_takes_no_part_and_is_counted_beside(tmp_path
     assert row.left_out == f"a: 1 {state}" and f"a: 1 {state}" in row.note
 
 
+def test_complete_runs_whose_partner_was_never_made_are_counted(tmp_path):
+    pairs = two_arms([1.0, 1.2, 0.9, 1.1, 1.3, 1.0, 1.0, 0.8, 1.1, 1.0])
+    there = [cell for cell in pairs if (cell.seed < 9 if cell.knobs["k"] == "a" else cell.seed >= 4)]
+    row = judge(tmp_path, there).table.iloc[0]
+    assert row.n == 5 and row.note == "5 complete runs have no partner with the same seed and base policy"
+    failed = [cell._replace(state="failed") if cell.seed == 4 and cell.knobs["k"] == "a" else cell for cell in there]
+    note = judge(tmp_path, failed).table.note[0]
+    assert "a: 1 failed" in note and "5 complete runs have no partner" in note  # its partner is told by the failure
+
+
+def test_two_runs_where_a_pair_needs_one_are_refused_with_the_claim(tmp_path):
+    twice = two_arms([1.0] * 5)
+    with pytest.raises(claims.BadClaim, match=r"Claim 1 \(.*\): Two runs of one arm share .*'seed': 0"):
+        judge(tmp_path, [*twice, twice[0]._replace(hash="another")])
+
+
 def test_a_filter_keeps_the_runs_it_names(tmp_path):
     cells = two_arms(CLEAR, scale="none") + two_arms(np.negative(CLEAR), scale="std")
     table = judge(tmp_path, cells, CLAIM | {"where": {"scale": "none"}}, CLAIM | {"where": {"scale": "std"}}).table
@@ -259,6 +275,11 @@ def test_an_arm_that_is_planned_but_has_no_run_yet_is_no_error(tmp_path):
         ({"expect": "equal", "margin": None}, "needs one"),
         ({"compare": {"k": ["a", "a"]}}, "two arms that differ"),
         ({"compare": {"seed": [0, 1]}}, "other than the seed"),
+        ({"margin": "0.05"}, "margin is '0.05'; it must be a number above 0"),
+        ({"margin": True}, "margin is True"),
+        ({"window": [False, True]}, r"window is \[False, True\]; it must be \[first, last\]"),
+        ({"at": {"m": ["low", "up"]}}, "must name bands"),
+        ({"at": ["m"]}, "must name bands"),
     ],
 )
 def test_a_malformed_claim_is_refused_with_its_file_and_number(tmp_path, change, answer):

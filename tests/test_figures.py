@@ -1,11 +1,13 @@
 """The figures that are no course over steps: what they draw, with n, and what they refuse."""
 
+import math
+
 import numpy as np
 import pytest
-from synthetic import Cell, crossing, rich, write
+from synthetic import Cell, crossing, rich, write, write_question
 from test_plots import mean_lines, seed_lines
 
-from analysis import axes, bootstrap, drawn, look, plots, stats
+from analysis import axes, bootstrap, claims, drawn, look, plots, stats
 from analysis.load import Absent, load
 
 
@@ -136,3 +138,14 @@ def test_an_arm_has_its_colour_in_every_kind_of_figure(data):
     ):
         colours = {line.get_color() for ax in figure.axes for line in ax.lines if line.get_linewidth() >= 1.2}
         assert wanted <= colours <= wanted | {"#333333", "#444444"}
+
+
+def test_a_metric_that_is_nan_in_every_run_leaves_out_the_figures_that_set_it_against_another(tmp_path):
+    cells = rich(crossing(seeds=2, steps=10))
+    for cell in cells:
+        cell.points["length/mean"] = dict.fromkeys(cell.points["length/mean"], math.nan)
+    write_question(tmp_path, "x", [])
+    question, data = claims.read_question(tmp_path, "x"), load(write(tmp_path, "x", cells), "x")
+    made = drawn.draw(data, question, claims.verdicts(data, question), tmp_path)
+    names = {file.partition("/")[2] for _, file in made.figures}
+    assert {"length.png", "kl.png"} <= names and "accuracy_length.png" not in names

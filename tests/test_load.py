@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from synthetic import Cell, crossing, write, write_through_mlflow
 
-from analysis.load import in_order, load, value
+from analysis.load import export, in_order, load, value
 
 FLAT = {"reward/mean": {0: 0.25, 1: 0.5}}
 
@@ -116,6 +116,18 @@ def test_a_knob_value_is_a_number_only_where_it_is_written_as_one(text, typed):
 
 def test_knob_values_stand_as_None_then_numbers_by_size_then_words_then_unset():
     assert in_order(["b", 16, "unset", "a", 2, "None", 0.5, 2]) == ["None", 0.5, 2, 16, "a", "b", "unset"]
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_an_export_keeps_the_order_of_mixed_knob_values_and_None(tmp_path, wide):
+    words = ["None", "0", "1e-06", "0.5", "2", "16", "all"]
+    stored = load(write(tmp_path, "x", [cell(seed, k=knob) for seed in (0, 1) for knob in words]), "x")
+    points, _, runs, _ = export(stored, tmp_path / "out", wide=wide)
+    for file in (points, runs):
+        knob = pd.read_parquet(file).k
+        assert knob.cat.ordered and knob.cat.categories.tolist() == words
+        told = pd.read_csv(file.with_suffix(".csv"), keep_default_na=False, na_values=[""])
+        assert told.k.tolist() == knob.tolist()
 
 
 def test_a_knob_that_only_some_runs_set_is_shown_as_unset_in_the_others(tmp_path):

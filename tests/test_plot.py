@@ -2,6 +2,8 @@
 
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -92,6 +94,9 @@ def test_a_filter_keeps_its_runs_and_the_mean_is_theirs(stored_in):
     [
         ({"y": "nothing"}, "No run logged nothing; there are accuracy/heldout"),
         ({"by": "colour"}, "nothing called colour was swept; there are aggregate, scale"),
+        ({"by": "hash"}, "nothing called hash was swept; there are aggregate, scale, base, seed and arm"),
+        ({"by": "state"}, "nothing called state was swept"),
+        ({"col": "started"}, "nothing called started was swept"),
         ({"where": {"scale": "16"}}, "no run has scale=16; there are group_std, none"),
         ({"y": ["reward/mean", "kl/k3"], "x": "kl/k3"}, "several metrics on y need x=step"),
     ],
@@ -111,3 +116,11 @@ def test_a_command_that_cannot_be_read_ends_with_the_usage(arguments):
 def test_a_missing_ablation_ends_with_one_sentence():
     with pytest.raises(SystemExit, match="ablate-plot: The store has no ablation 'none'"):
         plot.cli(["none", "y=reward/mean"])
+
+
+@pytest.mark.parametrize(
+    "module", ["analysis.plot", "analysis.report", "ablations.status", "ablations.track", "ablations.check"]
+)
+def test_a_command_runs_by_the_name_of_its_module_too(module):
+    done = subprocess.run([sys.executable, "-m", module, "no", "such"], capture_output=True, text=True, check=False)
+    assert done.returncode and "ablat" in done.stderr

@@ -114,6 +114,17 @@ def test_a_run_without_any_value_is_not_in_n_but_named(tmp_path):
     assert legend(curves(stored(tmp_path, cells)))[0] == "a (n = 2, 1 failed)"
 
 
+def test_an_arm_that_is_nan_throughout_has_no_line_and_is_named_without_value(tmp_path):
+    cells = [*flat([0.3, 0.5], knob="a"), *flat([math.nan, math.nan], knob="b")]
+    figure = curves(stored(tmp_path, cells))
+    assert legend(figure) == ["a (n = 2)", "b (n = 0, no value)"] and len(mean_lines(figure.axes[0])) == 1
+    for cell in cells:
+        cell.points["other"] = dict.fromkeys(range(11), 9.0)
+    data = stored(tmp_path / "two", cells)
+    both = plots.small_multiples(data.rows, ["m", "other"], "k", data.runs)
+    assert legend(both) == ["a (n = 2)", "b (n = 0 to 2, no value in a panel)"]
+
+
 def test_arms_stand_in_the_order_of_their_values_and_none_is_lost(tmp_path):
     cells = [cell for knob in ("16", "2", "None") for cell in flat([0.3, 0.5], knob=knob)]
     assert legend(curves(stored(tmp_path, cells))) == ["None (n = 2)", "2 (n = 2)", "16 (n = 2)"]

@@ -42,8 +42,9 @@ def small_multiples(
     rows: one row per (run, step, metric). runs: their states. arm: the column that tells the lines apart. by: columns
     whose combinations get a row of panels each (`layout` finds those that need it). styles: from arm_styles over all
     arms, so that an arm looks the same in every figure. everywhere: arms that are drawn in every panel. The mean of an
-    arm ends where the first of its runs ends; a failed or diverged run is drawn up to its last step and marked with a
-    cross, a running one with a ring. Raises Absent for a metric that no run has.
+    arm ends where the first of its runs ends or has no value any more; a failed or diverged run is drawn up to its last
+    step and marked with a cross, a running one with a ring. An arm that is NaN throughout has no line, n is 0. Raises
+    Absent for a metric that no run has.
     """
     logged = set(rows.metric.unique())
     if missing := [metric for metric in metrics if metric not in logged]:
@@ -102,6 +103,8 @@ def _panel(
         curves = mine.pivot(index="step", columns="run", values="value").dropna(axis=1, how="all")
         curves.columns = curves.columns.astype(object)
         counts[name] = curves.shape[1]
+        if not counts[name]:  # undefined at every step of every run: no line, and the legend says so
+            continue
         broken = (
             mine[~np.isfinite(mine.value)].groupby("run", observed=True).step.min()
         )  # logged as NaN: gone from there on
@@ -168,9 +171,12 @@ def _mark_end(ax: Axes, seed: pd.Series, state: str, style: Style) -> None:
 
 
 def _same_scale(metrics: Mapping[Axes, str]) -> None:
-    """A metric has one y axis in all its panels, and lengths of all, correct and incorrect answers share one."""
+    """A metric has one y axis in all its panels, and lengths of all, correct and incorrect answers share one. Panels in
+    which nothing is drawn have no say in it."""
     groups: dict[str, list[Axes]] = {}
     for ax, metric in metrics.items():
+        if not ax.has_data():
+            continue
         together = "length" if metric in ("length/mean", "length/correct", "length/incorrect") else metric
         groups.setdefault(together, []).append(ax)
     for group in groups.values():

@@ -28,7 +28,7 @@ def legend(
         style, n = styles[name], sorted(counts[name])
         seen = f"{n[0]}" if len(n) == 1 else f"{n[0]} to {n[-1]}" if n else "0"
         states = runs.state[runs[arm].astype(object).eq(name)].value_counts().drop("complete", errors="ignore")
-        more = ["no interval"] if n == [1] else []
+        more = ["no interval"] if n == [1] else ["no value"] if n == [0] else ["no value in a panel"] if 0 in n else []
         more += [f"{count} {state}" for state, count in sorted(states.items())]
         text = f"{names[name]} ({', '.join([f'n = {seen}', *more])})"
         line = Line2D([], [], color=style.colour, linewidth=1.8, marker=style.marker, markersize=4.5, label=text)
