@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from analysis.files import Unreadable
 from analysis.raw import Absent, Points, Raw
 
 FROM_MLFLOW = {
@@ -26,10 +27,12 @@ FROM_MLFLOW = {
 
 @contextmanager
 def opened(store: Path) -> Iterator[sqlite3.Connection]:
-    """A connection that can read only, and waits for writers."""
+    """A connection that can read only, and waits for writers. Raises Unreadable for what is no such store."""
     connection = sqlite3.connect(f"{store.resolve().as_uri()}?mode=ro", uri=True, timeout=60, isolation_level=None)
     try:
         yield connection
+    except sqlite3.DatabaseError as error:
+        raise Unreadable(store, error) from None
     finally:
         connection.close()
 

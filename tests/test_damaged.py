@@ -88,3 +88,11 @@ def test_a_damaged_table_that_a_report_kept_ends_the_command_with_one_sentence(r
     (runs.parents[1] / "data" / file).write_bytes(b'"\xff')
     with pytest.raises(SystemExit, match=f"^ablate-report: .*{file} cannot be read"):
         cli(["x"])
+
+
+@pytest.mark.parametrize("file", ["mlflow.db", "rollouts.parquet"])
+def test_a_damaged_store_or_file_of_answers_ends_the_command_with_one_sentence(runs, file):
+    answers = next(runs.parent.glob("sequence_mean-*-s0-*"))
+    (answers if file == "rollouts.parquet" else runs.parents[2]).joinpath(file).write_bytes(b"PAR1 and no more")
+    with pytest.raises(SystemExit, match=f"^ablate-report: .*{file} cannot be read"):
+        cli(["x"])
