@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 
 from analysis import kept
-from analysis.files import Unreadable
+from analysis.files import parquet_of
 
 COLUMNS = ["arm", "base", "seed", "step", "prompt", "gold", "reward", "length", "text"]
 PER_ARM = 2  # right ones and wrong ones each, at the first and at the last step
@@ -20,18 +20,12 @@ def chosen(results: Path, ablation: str, runs: pd.DataFrame) -> pd.DataFrame:
         run = own.sort_values("seed").iloc[0]
         file = results / ablation / "runs" / Path(run.folder or run.run).name / "rollouts.parquet"
         if file.is_file():
-            found.append(_of_run(_read(file)).assign(arm=run.arm, base=run.base, seed=run.seed))
+            sampled = parquet_of(file, "no answers of this run")
+            found.append(_of_run(sampled).assign(arm=run.arm, base=run.base, seed=run.seed))
     if found:
         return pd.concat(found, ignore_index=True)[COLUMNS]
     file = results / ablation / kept.FOLDER / kept.ANSWERS
     return pd.read_csv(file, keep_default_na=False) if file.is_file() else pd.DataFrame(columns=COLUMNS)
-
-
-def _read(file: Path) -> pd.DataFrame:
-    try:
-        return pd.read_parquet(file)
-    except (ValueError, OSError) as error:
-        raise Unreadable(file, f"{error}; without it the report shows no answers of this run") from None
 
 
 def _of_run(sampled: pd.DataFrame) -> pd.DataFrame:

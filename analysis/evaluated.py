@@ -5,6 +5,7 @@ from pathlib import Path
 import pandas as pd
 
 from analysis import kept, passk, stats
+from analysis.files import parquet_of
 
 COLUMNS = ["arm", "base", "seed", "step", "problem", "level", "samples", "correct"]
 METRIC = "accuracy/heldout/pass_at_"
@@ -17,11 +18,12 @@ def read(results: Path, ablation: str, runs: pd.DataFrame) -> pd.DataFrame:
     for run in runs[runs.state.eq("complete")].astype(object).itertuples():
         file = results / ablation / "runs" / Path(run.folder or run.run).name / kept.EVALUATION
         if file.is_file():
-            found.append(pd.read_parquet(file).assign(arm=run.arm, base=run.base, seed=run.seed))
+            counts = parquet_of(file, "no pass@k of this run")
+            found.append(counts.assign(arm=run.arm, base=run.base, seed=run.seed))
     if found:
         return pd.concat(found, ignore_index=True)[COLUMNS]
     file = results / ablation / kept.FOLDER / kept.EVALUATION
-    return pd.read_parquet(file) if file.is_file() else pd.DataFrame(columns=COLUMNS)
+    return parquet_of(file, "no pass@k") if file.is_file() else pd.DataFrame(columns=COLUMNS)
 
 
 def keep(counted: pd.DataFrame, ablation: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pandas as pd
 import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -29,6 +30,14 @@ def yaml_of(file: Path) -> dict:
         return _named(OmegaConf.to_container(OmegaConf.load(file), resolve=True))
     except (ValueError, OSError, RecursionError, yaml.YAMLError, OmegaConfBaseException) as error:
         raise Unreadable(file, error) from None
+
+
+def parquet_of(file: Path, without: str) -> pd.DataFrame:
+    """The table of a parquet file. without: what the report would show if it were taken away."""
+    try:
+        return pd.read_parquet(file)
+    except (ValueError, OSError) as error:
+        raise Unreadable(file, f"{error}; without it the report shows {without}") from None
 
 
 def _named(content: object) -> dict:

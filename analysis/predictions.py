@@ -12,6 +12,7 @@ import pandas as pd
 import yaml
 
 from analysis import look, plots, words
+from analysis.files import Unreadable
 from analysis.page import Block, Fold, Heading, Picture, Source, Strong, Table, text
 from analysis.words import number
 
@@ -46,12 +47,21 @@ def _part(folder: Path, name: str, given: Mapping[str, Any], budget: str) -> Par
         asked = given.get("budgets", [budget])
         why = "" if budget in asked else f"at budget {budget} it is not; it is at {', '.join(asked)}"
         return Part(name, given, pd.DataFrame(), why or "the crossing has not come to its end")
-    known = yaml.safe_load(about.read_text(encoding="utf-8"))
+    try:
+        known = yaml.safe_load(about.read_text(encoding="utf-8"))
+    except (ValueError, yaml.YAMLError) as error:
+        raise Unreadable(about, error) from None
+    if not isinstance(known, dict):
+        raise Unreadable(about, f"it holds a {type(known).__name__}, not names with values")
     if "error" in known or not table.is_file():
         return Part(name, known, pd.DataFrame(), known.get("error") or f"{table.name} is not there")
-    points = pd.read_csv(table, dtype=str, keep_default_na=False)
-    points[list(NUMBERS)] = points[list(NUMBERS)].astype(float)
-    return Part(name, known, points.assign(holds=points.holds.eq("yes")), "")
+    try:
+        points = pd.read_csv(table, dtype=str, keep_default_na=False)
+        points[list(NUMBERS)] = points[list(NUMBERS)].astype(float)
+        points = points.assign(holds=points.holds.eq("yes"))
+    except (ValueError, KeyError, AttributeError) as error:
+        raise Unreadable(table, error) from None
+    return Part(name, known, points, "")
 
 
 def drawn(parts: Sequence[Part], ablation: Path, vector: bool = True) -> dict[str, str]:

@@ -90,9 +90,21 @@ def test_a_damaged_table_that_a_report_kept_ends_the_command_with_one_sentence(r
         cli(["x"])
 
 
-@pytest.mark.parametrize("file", ["mlflow.db", "rollouts.parquet"])
+@pytest.mark.parametrize(("file", "content"), [("w.yaml", "a: ["), ("w.yaml", "- 1"), ("w.csv", "a,b\n1,2\n")])
+def test_a_damaged_prediction_ends_the_command_with_one_sentence(runs, file, content):
+    write_question(runs.parents[2], "x", [CLAIM], predictions={"w": {"says": "w"}})
+    folder = runs.parents[1] / "predictions"
+    folder.mkdir()
+    (folder / "w.yaml").write_text("says: w\n")
+    (folder / "w.csv").write_text("x,holds\n")
+    (folder / file).write_text(content)
+    with pytest.raises(SystemExit, match=f"^ablate-report: .*{file} cannot be read"):
+        cli(["x"])
+
+
+@pytest.mark.parametrize("file", ["mlflow.db", "rollouts.parquet", "evaluation.parquet"])
 def test_a_damaged_store_or_file_of_answers_ends_the_command_with_one_sentence(runs, file):
     answers = next(runs.parent.glob("sequence_mean-*-s0-*"))
-    (answers if file == "rollouts.parquet" else runs.parents[2]).joinpath(file).write_bytes(b"PAR1 and no more")
+    (answers if file.endswith(".parquet") else runs.parents[2]).joinpath(file).write_bytes(b"PAR1 and no more")
     with pytest.raises(SystemExit, match=f"^ablate-report: .*{file} cannot be read"):
         cli(["x"])

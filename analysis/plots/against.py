@@ -7,7 +7,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patheffects import Normal, Stroke
 from matplotlib.ticker import MaxNLocator
 
 from analysis import axes, stats
@@ -73,13 +72,13 @@ def _paths(ax: Axes, points: pd.DataFrame, states: pd.Series, style: Style) -> N
     mean = at_step[["at", "at_y"]].mean()[whole.cummin()]
     if not len(mean):
         return
+    ax.plot(mean["at"], mean.at_y, color="white", linewidth=3.4, alpha=0.8, zorder=3.5)  # apart from the single seeds
     ax.plot(
         mean["at"],
         mean.at_y,
         color=style.colour,
         linewidth=1.8,
         dashes=style.dash or (None, None),
-        path_effects=[Stroke(linewidth=3.4, foreground="white"), Normal()],  # above its own single seeds
         marker=style.marker,
         markersize=4,
         markevery=sorted({*range(0, len(mean), max(1, len(mean) // 7)), len(mean) - 1}),
