@@ -128,6 +128,24 @@ def test_smollm2_in_bfloat16_is_read_from_the_same_cache(smollm2_cache):
     assert {p.dtype for p in policy.parameters()} == {torch.bfloat16}
 
 
+@pytest.mark.parametrize("file", ["config.json", "model.safetensors"])
+def test_a_folder_with_a_torn_file_is_named(tmp_path, file):
+    tiny().save(tmp_path / "m")
+    torn = (tmp_path / "m" / file).read_bytes()[:40]
+    (tmp_path / "m" / file).write_bytes(torn)
+    with pytest.raises(ValueError, match=r"^model\.name=.*/m (could not be loaded|cannot be used)"):
+        hub(name=str(tmp_path / "m"), revision=None, dtype="float32", cache=tmp_path)
+
+
+@pytest.mark.extra
+@pytest.mark.parametrize("content", [b"GGUF\x03\0\0\0", b"GGUF" + b"\xff" * 60, b"PK\x03\x04" * 20])
+def test_a_torn_gguf_file_is_named(tmp_path, content):
+    pytest.importorskip("gguf")
+    (tmp_path / "torn.gguf").write_bytes(content)
+    with pytest.raises(ValueError, match=r"^model\.file=.*torn\.gguf (could not be loaded|cannot be used)"):
+        gguf(file=str(tmp_path / "torn.gguf"), dtype="float32", cache=tmp_path / "cache")
+
+
 def test_a_gguf_file_and_a_model_that_are_not_there_are_named(tmp_path):
     with pytest.raises(ValueError, match=r"model\.file is .*none\.gguf"):
         gguf(file=str(tmp_path / "none.gguf"), dtype="float32", cache=tmp_path)
@@ -269,7 +287,10 @@ def test_an_adapter_is_drawn_from_its_seed_and_from_no_global_state():
 
 
 @pytest.mark.extra
-@pytest.mark.parametrize(("change", "told"), [(dict(rank=0), "rank is 0"), (dict(targets=["q"]), "q_proj")])
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [(dict(rank=0), "rank is 0"), (dict(targets=["q"]), "q_proj"), (dict(alpha=0), "is 0"), (dict(alpha=-1), "is -1")],
+)
 def test_adapters_that_cannot_be_are_refused_with_the_layers_there_are(change, told):
     with pytest.raises(ValueError, match=told):
         adapted(**change)

@@ -1,6 +1,7 @@
 """Low-rank adapters through peft, and what they spare: the reference is the same model with the adapter off."""
 
 import copy
+import math
 from collections.abc import Sequence
 
 import torch
@@ -18,7 +19,7 @@ def lora(policy: LanguagePolicy, *, rank: int, alpha: float, targets: Sequence[s
     """W + (alpha / rank) B A on the linear layers `targets` (Hu et al. 2021, arXiv:2106.09685); only A and B train.
 
     A is drawn from `seed`, B is 0, so the policy starts where its base is. targets: names of layers, or "all-linear".
-    Without dropout, as everywhere. Raises ValueError for a rank below 1 and for layers that do not exist.
+    Without dropout, as everywhere. Raises ValueError for a rank below 1, an alpha of 0 and layers that do not exist.
     """
     try:
         from peft import LoraConfig, get_peft_model
@@ -26,6 +27,8 @@ def lora(policy: LanguagePolicy, *, rank: int, alpha: float, targets: Sequence[s
         raise ValueError(f"adapter=lora needs the package peft ({error}): pip install 'ablations[lora]'.") from None
     if rank < 1:
         raise ValueError(f"adapter.rank is {rank}; a matrix of rank 0 changes nothing. Set adapter.rank=8, say.")
+    if not (math.isfinite(alpha) and alpha > 0):
+        raise ValueError(f"adapter.alpha is {alpha}; the update is scaled by alpha / rank. Set {2 * rank}.")
     wanted = targets if isinstance(targets, str) else list(targets)
     config = LoraConfig(r=rank, lora_alpha=alpha, target_modules=wanted, lora_dropout=0.0, task_type="CAUSAL_LM")
     with torch.random.fork_rng(devices=[]):

@@ -8,11 +8,13 @@ import contextlib
 import hashlib
 import importlib.util
 import shutil
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 from filelock import FileLock
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
@@ -104,6 +106,8 @@ def _loading(what: str) -> Iterator[None]:
             f"{what} could not be loaded: {first} Give a folder with config.json and safetensors, an id on the "
             "Hugging Face hub with a network (or already in its cache), or install what is missing."
         ) from error
+    except (ValueError, LookupError, struct.error, SafetensorError) as error:  # files torn, or of another kind
+        raise ValueError(f"{what} cannot be used: {' '.join(str(error).split()) or type(error).__name__}") from error
     finally:
         if shown:
             logging.enable_progress_bar()
