@@ -55,6 +55,13 @@ def test_an_untrained_model_is_set_by_its_generator_and_not_by_global_state():
     assert not torch.equal(one.model.lm_head.weight, third.model.lm_head.weight)
 
 
+@pytest.mark.parametrize("size", ["hidden", "layers", "heads", "key_value_heads", "feed_forward", "max_positions"])
+def test_a_size_that_leaves_no_model_is_refused_by_its_name(size):
+    for change in (f"model.{size}=0", f"model.{size}=-1"):
+        with pytest.raises(ValueError, match=f"^{change} leaves no model"):
+            untrained(change)
+
+
 @pytest.mark.parametrize("change", ["model.heads=5", "model.key_value_heads=3", "model.heads=64"])
 def test_heads_that_do_not_divide_are_refused_in_a_sentence(change):
     with pytest.raises(ValueError, match="key_value_heads must divide heads"):

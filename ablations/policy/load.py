@@ -52,8 +52,12 @@ def scratch(
     """An untrained model over the characters of `alphabet`; architecture(**sizes) makes its transformers config.
 
     Weights are normal with standard deviation initial_std and norm gains 1, all from `generator`; the global generator
-    stays where it is. Raises ValueError for heads that do not divide.
+    stays where it is. Raises ValueError for a size below 1 and for heads that do not divide.
     """
+    sizes = {"hidden": hidden, "layers": layers, "heads": heads, "key_value_heads": key_value_heads}
+    sizes |= {"feed_forward": feed_forward, "max_positions": max_positions}
+    if small := [f"model.{name}={size}" for name, size in sizes.items() if size < 1]:
+        raise ValueError(f"{', '.join(small)} leaves no model; each size is 1 or more.")
     if hidden % (2 * heads) or heads % key_value_heads:
         raise ValueError(
             f"model.hidden is {hidden} with {heads} heads and {key_value_heads} key_value_heads; a head needs an even "
