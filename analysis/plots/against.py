@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
@@ -62,7 +63,7 @@ def against(
 def _paths(ax: Axes, points: pd.DataFrame, states: pd.Series, style: Style) -> None:
     n = points.run.nunique()
     for run, own in points.groupby("run", observed=True):
-        ax.plot(own["at"], own.at_y, color=style.colour, linewidth=0.5, alpha=min(0.5, max(0.12, 2 / n)), zorder=2)
+        ax.plot(own["at"], own.at_y, color=style.colour, linewidth=0.6, alpha=min(0.5, max(0.12, 2 / n)), zorder=2)
         if states[run] in ("failed", "diverged"):
             ax.plot(own["at"].iloc[-1], own.at_y.iloc[-1], "x", color=style.colour, markersize=6, zorder=5)
         elif states[run] == "running":
@@ -72,7 +73,8 @@ def _paths(ax: Axes, points: pd.DataFrame, states: pd.Series, style: Style) -> N
     mean = at_step[["at", "at_y"]].mean()[whole.cummin()]
     if not len(mean):
         return
-    ax.plot(mean["at"], mean.at_y, color="white", linewidth=3.4, alpha=0.8, zorder=3.5)  # apart from the single seeds
+    halo = LineCollection([mean[["at", "at_y"]].to_numpy()], colors="white", linewidths=3.4, alpha=0.8, zorder=3.5)
+    ax.add_collection(halo, autolim=False)  # sets the mean apart from the single seeds
     ax.plot(
         mean["at"],
         mean.at_y,
